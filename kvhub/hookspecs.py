@@ -1,0 +1,69 @@
+"""The hooks.  They run at start and at life events, never while chunks move: hooks hand over classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from kvhub.engine import Engine
+    from kvhub.member import Member
+    from kvhub.observe import Observer
+    from kvhub.store import Store
+    from kvhub.transport import Transport
+
+PROJECT = "kvhub"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def kvhub_register_stores() -> Iterable[type[Store]]:  # type: ignore[empty-body]
+    """The store classes of this plugin; the first is `use: name`, others are `use: name/KIND` by their `kind`."""
+
+
+@hookspec
+def kvhub_register_transports() -> Iterable[type[Transport]]:  # type: ignore[empty-body]
+    """The transport classes of this plugin, named like stores."""
+
+
+@hookspec
+def kvhub_register_engines() -> Iterable[type[Engine]]:  # type: ignore[empty-body]
+    """The engine descriptions of this plugin: which engine, which versions, how to reach its adapter."""
+
+
+@hookspec
+def kvhub_register_codecs() -> Iterable[type]:  # type: ignore[empty-body]
+    """The codec classes of this plugin."""
+
+
+@hookspec
+def kvhub_register_observers(config: Mapping[str, Any]) -> Iterable[Observer]:  # type: ignore[empty-body]
+    """Observers that want reports; called on the report thread, never on an engine's."""
+
+
+@hookspec
+def kvhub_check_config(config: Mapping[str, Any]) -> Iterable[str]:  # type: ignore[empty-body]
+    """Problems that this plugin sees in the whole configuration, each as one sentence with its dotted path."""
+
+
+@hookspec(firstresult=True)
+def kvhub_make_router(config: Any, members: Mapping[str, Member]) -> Any:
+    """A router that replaces the built-in one, or None."""
+
+
+@hookspec
+def kvhub_hub_opened(hub: Any) -> None:
+    """A hub opened all its members and will serve."""
+
+
+@hookspec
+def kvhub_member_changed(hub: Any, name: str, state: str, reason: str) -> None:
+    """A member went to `state` (`up`, `down`, `closed`) for `reason`; called on the report thread."""
+
+
+@hookspec
+def kvhub_hub_closing(hub: Any) -> None:
+    """The hub stops taking work; its members still live."""
