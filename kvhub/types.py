@@ -88,6 +88,8 @@ class Batch:
     """SAVE: how many tokens of each chunk were generated rather than given; None means none were."""
     peer: Peer | None = None
     """For transports: whose chunks."""
+    replace: bool = False
+    """SAVE: put this in the place of what is under the key (the latest tail); otherwise what is there is KEPT."""
 
 
 @attrs.frozen

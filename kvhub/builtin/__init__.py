@@ -1,0 +1,1 @@
+"""Members that come with the core, registered through the same hook as everyone's."""
