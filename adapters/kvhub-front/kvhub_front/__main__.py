@@ -1,0 +1,5 @@
+import sys
+
+from kvhub_front.cli import main
+
+sys.exit(main())
