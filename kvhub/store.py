@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
-from kvhub.errors import MisuseError
+from kvhub import chunkfile
+from kvhub.errors import KvhubError, MisuseError
 from kvhub.member import Member
-from kvhub.types import Key
+from kvhub.types import KEY_BYTES, Batch, Capabilities, Completion, Key, MemberContext, Op, Outcome, Region
+from kvhub.workers import STUCK_SECONDS, End, Workers
+
+OPEN_SECONDS = 10.0
+CLOSE_SECONDS = 4.5
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NOTHING = memoryview(bytearray())
 
 
 class Store(Member):
@@ -23,3 +34,284 @@ class Store(Member):
     @abc.abstractmethod
     def used_bytes(self) -> int | None:
         """Bytes now kept, as far as known without listing; None where the store cannot tell."""
+
+
+class Seen(int):
+    """The size that `read` returns, with what tells that very object from a later one of the same name."""
+
+    identity: object
+    """An inode, an ETag: whatever `drop_seen` of the same store understands."""
+
+    def __new__(cls, size: int, identity: object) -> Seen:
+        self = super().__new__(cls, size)
+        self.identity = identity
+        return self
+
+
+class BlockingStore(Store):
+    """A store whose author writes `has`, `read` and `write` as plain blocking calls on whole objects.
+
+    An object is 4096 bytes of header followed by the payload (see `kvhub.chunkfile`), under a name that is safe
+    everywhere: 64 lower-case hex digits.  Names are unique within `context.namespace` only; keep namespaces apart.
+
+    The methods are called from `workers` threads at once, never twice for one chunk.  They may block and may raise
+    anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.  Verification, deadlines, cancelling, queueing,
+    layouts and the counters `integrity_errors`, `io_errors`, `foreign_objects` and `conflicts` are done here.
+    """
+
+    workers: int = 4
+    """Threads, and so the most calls under way; an instance may set its own before `attach`."""
+    most_queued: int = 64
+    """Batches that may wait, for each of (FIND, LOAD) and (SAVE, REMOVE); beyond it a batch is FULL."""
+    persistent: ClassVar[bool] = False
+    shared: ClassVar[bool] = False
+
+    def __init__(self, config: Any, context: MemberContext) -> None:
+        super().__init__(config, context)
+        self._writer = context.incarnation.encode()[:16]
+        self._workers: Workers | None = None
+        self._closing = threading.Lock()
+        self._closed = False
+        self._capabilities = Capabilities(
+            persistent=self.persistent,
+            shared=self.shared,
+            removes=type(self).drop is not BlockingStore.drop,
+            scans=type(self).names is not BlockingStore.names,
+        )
+
+    @abc.abstractmethod
+    def has(self, name: str) -> bool:
+        """Whether the object is there, as cheaply as the medium can tell; a hint."""
+
+    @abc.abstractmethod
+    def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
+        """Fill `header` (4096 bytes), then `payload` (as long as the slot's room, or empty), as far as the object goes.
+
+        Returns the object's whole size in bytes, also when that is more than the buffers take, or None when it is
+        absent.  A `Seen` instead of a plain int lets `drop_seen` remove that very object.  Both buffers are valid
+        until the return and not after it.
+        """
+
+    @abc.abstractmethod
+    def write(self, name: str, header: bytes, payload: memoryview) -> bool:
+        """Make the object visible whole or not at all, over whatever has its name.
+
+        True when written, False when another writer was first.  Called only when no good object was seen there.
+        """
+
+    def drop(self, name: str) -> None:
+        """Remove the object if it is there.  Defining it claims `removes`."""
+        raise NotImplementedError
+
+    def drop_seen(self, name: str, seen: int, header: bytes) -> None:
+        """Remove the object that `read` returned as `seen`, with its first bytes in `header`, and no newer one.
+
+        Without own means of telling, this looks again and drops what still is the same; a newer object that comes
+        in between is lost, which costs a miss.  Stores that do not remove leave everything as it is.
+        """
+        if self._capabilities.removes:
+            again = memoryview(bytearray(chunkfile.HEADER_BYTES))
+            if self.read(name, again, _NOTHING) == seen and again == header:
+                self.drop(name)
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """(name, whole size) of every object of the namespace; may block.  Defining it claims `scans`."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Connect, and probe the medium with a real write, read and delete; raise `KvhubError` with a full sentence.
+
+        Called once by `attach`, before any worker runs, and given up after 10 seconds.
+        """
+
+    def shut(self) -> None:
+        """Let go of what `open` took.  Called once; workers may still hang in calls of theirs."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def attach(self, region: Region, wake: Callable[[], None]) -> None:
+        name = self.context.name
+        if self._workers is not None or self._closed:
+            raise MisuseError(f"{name}: attach is called once, on a member that is not closed")
+        ended, error = _within(OPEN_SECONDS, self.open, f"kvhub-{name}-open")
+        if isinstance(error, KvhubError):
+            raise error
+        if error is not None:
+            raise KvhubError(f"{name}: the store cannot start: {type(error).__name__}: {error}") from error
+        if not ended:
+            raise KvhubError(
+                f"{name}: the store did not answer within {OPEN_SECONDS:.0f} s when probed with a write and a read; "
+                "check that its server is up and reachable, then start again"
+            )
+        self._region = region
+        self._workers = Workers(name, self.workers, self._do, wake, most_queued=self.most_queued)
+
+    def submit(self, batch: Batch) -> None:
+        if self._workers is None:
+            raise MisuseError(f"{self.context.name}: submit to a member that is not attached")
+        self._hold_to_contract(batch)
+        self._workers.submit(batch)
+
+    def poll(self) -> list[Completion]:
+        return self._workers.poll() if self._workers is not None else []
+
+    def cancel(self, batch_id: int) -> None:
+        if self._workers is not None:
+            self._workers.cancel(batch_id)
+
+    def healthy(self) -> str:
+        stuck = self._workers.stuck() if self._workers is not None else 0
+        return f"{stuck} of {self.workers} workers are stuck in a call for more than {STUCK_SECONDS:.0f} s" * (
+            stuck > 0
+        )
+
+    def close(self) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            until = time.monotonic() + CLOSE_SECONDS
+            if self._workers is not None:
+                self._workers.close(CLOSE_SECONDS - 1.0)
+                _, error = _within(until - time.monotonic(), self.shut, f"kvhub-{self.context.name}-shut")
+                if error is not None:
+                    self.context.report("io_errors", 1)
+
+    def scan(self) -> Iterator[tuple[Key, int]]:
+        if not self._capabilities.scans:
+            yield from super().scan()
+        for name, size in self.names():
+            yield bytes.fromhex(name), max(0, size - chunkfile.HEADER_BYTES)
+
+    def used_bytes(self) -> int | None:
+        return None
+
+    def _hold_to_contract(self, batch: Batch) -> None:
+        name, count = self.context.name, len(batch.keys)
+        if batch.op is Op.REMOVE and not self._capabilities.removes:
+            raise MisuseError(
+                f"{name}: REMOVE is not among this store's capabilities; ask `capabilities.removes` first"
+            )
+        allowed = (count,) if batch.op in (Op.LOAD, Op.SAVE) else (0, count)
+        for field, values in (("slots", batch.slots), ("lengths", batch.lengths)):
+            if len(values) not in allowed:
+                raise MisuseError(f"{name}: {batch.op.name} of {count} keys came with {len(values)} {field}")
+        for field, optional in (("layouts", batch.layouts), ("generated", batch.generated)):
+            if optional is not None and len(optional) != count:
+                raise MisuseError(f"{name}: {batch.op.name} of {count} keys came with {len(optional)} {field}")
+        if any(len(key) != KEY_BYTES for key in batch.keys):
+            raise MisuseError(f"{name}: a key has {KEY_BYTES} bytes")
+        region = self._region
+        if batch.slots and not all(0 <= slot < region.slots for slot in batch.slots):
+            raise MisuseError(f"{name}: slots run from 0 to {region.slots - 1}, found {batch.slots}")
+        if batch.lengths and not all(0 <= length <= region.slot_bytes for length in batch.lengths):
+            raise MisuseError(f"{name}: lengths run from 0 to {region.slot_bytes} bytes, found {batch.lengths}")
+
+    def _do(self, batch: Batch, index: int) -> End:
+        key = batch.keys[index]
+        name = key.hex()
+        try:
+            if batch.op is Op.LOAD:
+                return self._load(name, key, self._region.slot(batch.slots[index], batch.lengths[index]))
+            if batch.op is Op.SAVE:
+                return self._save(name, batch, index)
+            if batch.op is Op.FIND:
+                return End(Outcome.DONE if self.has(name) else Outcome.MISS)
+            self.drop(name)
+            return End(Outcome.DONE)
+        except BaseException as error:  # a worker has nobody to hand even SystemExit to, and its batch must complete
+            code = error.errno if isinstance(error, OSError) else None
+            if code in _NO_ROOM:
+                return End(Outcome.FULL, errno.errorcode[code])
+            self.context.report("io_errors", 1)
+            return End(Outcome.FAILED, errno.errorcode.get(code or 0, type(error).__name__))
+
+    def _load(self, name: str, key: Key, room: memoryview) -> End:
+        head = memoryview(bytearray(chunkfile.HEADER_BYTES))
+        total = self.read(name, head, room)
+        if total is None:
+            return End(Outcome.MISS)
+        moved = max(0, min(total - chunkfile.HEADER_BYTES, room.nbytes))
+        try:
+            header = self._verified(head, key, total, room.nbytes)
+            chunkfile.check_payload(header, room[: header.stored_bytes])
+        except chunkfile.Foreign as why:
+            self.context.report("foreign_objects", 1)
+            return End(Outcome.MISS, why.reason, moved=moved)
+        except chunkfile.Damaged as why:
+            if why.reason == "oversize":  # a good chunk of a hub with larger slots: not ours to remove
+                return End(Outcome.MISS, why.reason, moved=moved)
+            self.context.report("integrity_errors", 1)
+            self._discard(name, total, head)
+            return End(Outcome.CORRUPT, why.reason, moved=moved)
+        layout = "" if header.layout == self.context.layout.text else header.layout
+        return End(Outcome.DONE, "", header.stored_bytes, layout, header.generated, moved)
+
+    def _save(self, name: str, batch: Batch, index: int) -> End:
+        payload = self._region.slot(batch.slots[index], batch.lengths[index]).toreadonly()
+        layout = (batch.layouts[index] if batch.layouts else "") or self.context.layout.text
+        if self.has(name) and self._is_kept(name, batch.keys[index], payload, layout):
+            return End(Outcome.KEPT)
+        header = chunkfile.pack(
+            batch.keys[index],
+            self.context.namespace,
+            payload,
+            layout=layout,
+            generated=batch.generated[index] if batch.generated else 0,
+            writer=self._writer,
+        )
+        if self.write(name, header, payload):
+            return End(Outcome.DONE, moved=payload.nbytes)
+        return End(Outcome.KEPT)
+
+    def _is_kept(self, name: str, key: Key, payload: memoryview, layout: str) -> bool:
+        """Whether an object with a sound header stays as it is; a damaged one is removed to make way.
+
+        Of its payload only the length is known without reading it; a load finds the rest.
+        """
+        head = memoryview(bytearray(chunkfile.HEADER_BYTES))
+        total = self.read(name, head, _NOTHING)
+        if total is None:
+            return False
+        try:
+            header = self._verified(head, key, total, total)
+        except chunkfile.Foreign:
+            self.context.report("foreign_objects", 1)
+            return True
+        except chunkfile.Damaged:
+            self.context.report("integrity_errors", 1)
+            self._discard(name, total, head)
+            return False
+        comparable = header.stored_bytes == payload.nbytes and header.layout == layout
+        if comparable and header.checksum != chunkfile.payload_checksum(payload):
+            self.context.report("conflicts", 1)
+        return True
+
+    def _verified(self, head: memoryview, key: Key, total: int, room: int) -> chunkfile.Header:
+        header = chunkfile.parse(head[: min(total, chunkfile.HEADER_BYTES)])
+        chunkfile.check(header, key, self.context.namespace, total, room)
+        return header
+
+    def _discard(self, name: str, seen: int, head: memoryview) -> None:
+        try:
+            self.drop_seen(name, seen, bytes(head))
+        except Exception:  # it stays a miss for every reader; removing it was only a courtesy
+            self.context.report("io_errors", 1)
+
+
+def _within(seconds: float, call: Callable[[], None], thread_name: str) -> tuple[bool, BaseException | None]:
+    """Run `call` for at most `seconds`: whether it ended, and what it raised.  A hung call is written off."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name=thread_name, daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    return not thread.is_alive(), raised[0] if raised else None
