@@ -1,0 +1,189 @@
+"""`DirectoryStore`: one file per chunk under a directory that other hubs may share."""
+
+# Paths are strings here: building a Path costs as much as a system call on a local disk.
+# ruff: noqa: PTH103, PTH104, PTH108, PTH116, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import attrs
+
+from kvhub.chunkfile import HEADER_BYTES
+from kvhub.store import BlockingStore, Seen
+from kvhub.types import KEY_BYTES, MemberContext
+from kvhub_nfs import files, probe
+from kvhub_nfs.scratch import DIRECTORY_MODE, Scratch
+
+SUFFIX = ".kv"
+MOST_WORKERS = 256
+
+
+def absolute(value: str | os.PathLike[str]) -> Path:
+    """An absolute path.  Raises ValueError: a relative one would mean another directory in every process."""
+    path = Path(value)
+    if not path.is_absolute():
+        raise ValueError(f"expected an absolute path such as /mnt/kv, found {os.fspath(value)!r}")
+    return path
+
+
+def _worker_count(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WORKERS:
+        raise ValueError(f"expected a number of workers from 1 to {MOST_WORKERS}, found {value!r}")
+    return value
+
+
+@attrs.frozen
+class DirectoryConfig:
+    """The options of a directory store."""
+
+    root: Path = attrs.field(converter=absolute, metadata={"help": "directory for the chunks; it must exist"})
+    workers: int = attrs.field(
+        default=4,
+        converter=_worker_count,
+        metadata={"help": "files read or written at once; a hung server costs one per call"},
+    )
+    fsync: bool = attrs.field(
+        default=False,
+        validator=attrs.validators.instance_of(bool),
+        metadata={
+            "help": "flush each chunk to the disk before it is published, so that it outlives a power cut; "
+            "costs a disk flush per chunk.  Without it a power cut can lose or damage late chunks, "
+            "which then are misses"
+        },
+    )
+
+
+class DirectoryStore(BlockingStore):
+    """Chunks as files: found by path alone, published by rename, so a reader sees a whole chunk or none.
+
+    Nothing is listed while serving, and the deepest directories hold 1/65536 of the chunks each.  An I/O error
+    (EIO, ESTALE, ETIMEDOUT) never removes anything.
+    """
+
+    kind: ClassVar[str] = ""
+    Config = DirectoryConfig
+    persistent = True
+    shared = True
+    config: DirectoryConfig
+
+    def __init__(self, config: DirectoryConfig, context: MemberContext) -> None:
+        super().__init__(config, context)
+        self.workers = config.workers
+        self._home = f"{config.root}/{context.namespace.hex()[:32]}"
+        self._scratch = Scratch(f"{self._home}/.tmp")
+        self._device = -1
+
+    def open(self) -> None:
+        root = self.config.root
+        try:
+            if not root.is_dir():
+                code = errno.ENOTDIR if root.exists() else errno.ENOENT
+                raise OSError(code, os.strerror(code))
+            self._device = os.stat(root).st_dev
+            self._scratch.make()
+            probe.write_read_delete(self._scratch)
+            probe.hold_to_namespace(
+                self.context.name, Path(self._home, "namespace.json"), self.context.namespace_json, self._scratch
+            )
+        except OSError as error:
+            self._scratch.remove()
+            raise probe.refusal(self.context.name, root, error) from error
+        self.context.report("swept_files", self._scratch.sweep())
+
+    def shut(self) -> None:
+        self._scratch.remove()
+
+    def has(self, name: str) -> bool:
+        try:
+            # Shorter than a header is a damaged file, which a save may replace.
+            return os.stat(self._path(name)).st_size >= HEADER_BYTES
+        except FileNotFoundError:
+            return False
+
+    def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
+        found = files.read_into(self._path(name), header, payload)
+        return None if found is None else Seen(*found)
+
+    def write(self, name: str, header: bytes, payload: memoryview) -> bool:
+        unfinished = self._scratch.fresh()
+        try:
+            files.write_whole(unfinished, header, payload, fsync=self.config.fsync)
+        except FileNotFoundError:
+            self._hold_to_root()
+            self._scratch.make()
+            files.write_whole(unfinished, header, payload, fsync=self.config.fsync)
+        try:
+            self._publish(unfinished, self._path(name))
+        except BaseException:
+            self._forget(unfinished)
+            raise
+        return True
+
+    def drop(self, name: str) -> None:
+        try:
+            os.unlink(self._path(name))
+        except FileNotFoundError:
+            self._hold_to_root()
+
+    def drop_seen(self, name: str, seen: int, header: bytes) -> None:
+        if isinstance(seen, Seen) and isinstance(seen.identity, files.Identity):
+            files.remove_exactly(self._path(name), seen.identity, self._scratch.fresh())
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        for first in _listed(self._home):
+            if first.is_dir(follow_symlinks=False):
+                for second in _listed(first.path):
+                    if second.is_dir(follow_symlinks=False):
+                        yield from _chunks(second.path)
+
+    def _path(self, name: str) -> str:
+        return f"{self._home}/{name[:2]}/{name[2:4]}/{name}{SUFFIX}"
+
+    def _publish(self, unfinished: str, path: str) -> None:
+        try:
+            os.rename(unfinished, path)
+        except FileNotFoundError:
+            self._hold_to_root()
+            os.makedirs(os.path.dirname(path), DIRECTORY_MODE, exist_ok=True)
+            os.rename(unfinished, path)
+
+    def _forget(self, unfinished: str) -> None:
+        try:
+            os.unlink(unfinished)
+        except OSError:
+            self.context.report("io_errors", 1)
+
+    def _hold_to_root(self) -> None:
+        """Raises when the root is not the file system that was attached.
+
+        After an unmount the empty mount point is still there, and writing would fill the wrong disk.
+        """
+        if os.stat(self.config.root).st_dev != self._device:
+            raise OSError(errno.ESTALE, "the root is on another file system than at start")
+
+
+class LocalStore(DirectoryStore):
+    """The same on a machine's own disk, where only this machine's hubs share it."""
+
+    kind = "local"
+
+
+def _listed(directory: str) -> Iterator[os.DirEntry[str]]:
+    """Entries, less hidden ones: our own `.tmp`, and what NFS makes of files that are removed while open."""
+    with os.scandir(directory) as found:
+        yield from (entry for entry in found if not entry.name.startswith("."))
+
+
+def _chunks(directory: str) -> Iterator[tuple[str, int]]:
+    for entry in _listed(directory):
+        name = entry.name.removesuffix(SUFFIX)
+        if name + SUFFIX == entry.name and len(name) == 2 * KEY_BYTES and not name.strip("0123456789abcdef"):
+            try:
+                yield name, entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
