@@ -1,0 +1,58 @@
+# Everything is built inside the checkout: .venv (core and tools), .venv-vllm (engine), .engine-* (older engines),
+# .models (tiny models).  Targets may be made again at any time; what is up to date costs a moment.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+CORE := .venv/bin/python
+ENGINE := .venv-vllm/bin/python
+PYTEST_ARGS ?=
+export PYTHON
+export PYTHONHASHSEED := 0
+
+TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
+CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front)
+ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
+
+.PHONY: demo test test-core test-vllm lint venv engine models bench-kernels bench-lookup bench-vllm clean
+.NOTPARALLEL:
+
+demo: engine models
+	$(ENGINE) tests/demo/run.py $(DEMO_ARGS)
+
+test: lint test-core test-vllm
+
+venv:
+	@bash tests/env/venv.sh
+
+engine:
+	@bash tests/env/engine.sh
+
+models: engine
+	@$(ENGINE) tests/models/build.py .models
+
+lint: venv
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	$(CORE) -m mypy $(TYPED)
+
+test-core: venv
+	$(CORE) -m pytest -m "not vllm and not slow" --timeout 120 --ignore tests/e2e --ignore tests/models \
+	    --ignore tests/harness $(CORE_TESTS) $(PYTEST_ARGS)
+
+test-vllm: engine models
+	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
+
+bench-kernels: engine
+	$(ENGINE) tests/benchmarks/bench_kernels.py $(BENCH_ARGS)
+
+bench-lookup: venv
+	$(CORE) tests/benchmarks/bench_lookup.py $(BENCH_ARGS)
+
+bench-vllm: engine
+	@$(ENGINE) tests/models/build.py .models tiny-llama-gqa-bench
+	$(ENGINE) tests/benchmarks/bench_vllm.py $(BENCH_ARGS)
+
+clean:
+	rm -rf .venv .venv-vllm .venv-lmcache .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name '*.egg-info' -not -path './.git/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
