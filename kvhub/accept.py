@@ -1,0 +1,103 @@
+"""Is what a plugin brought what it should be?  Each check ends in a sentence for the plugin's author or in silence."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import pluggy
+
+from kvhub import hookspecs, names, options
+from kvhub.engine import Engine
+from kvhub.errors import PluginError
+from kvhub.hookspecs import PROJECT
+from kvhub.store import Store
+from kvhub.transport import Transport
+
+HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("kvhub_"))
+CLASS_HOOKS: dict[str, type] = {
+    "kvhub_register_stores": Store,
+    "kvhub_register_transports": Transport,
+    "kvhub_register_engines": Engine,
+    "kvhub_register_codecs": object,
+}
+"""Registration hook -> what its classes must be.  Member classes need a `Config` besides."""
+
+
+def check_hooks(pm: pluggy.PluginManager, plugin: Any, who: str) -> None:
+    """Raise PluginError for hooks that pluggy would accept and never call, and for a plugin without any."""
+    real = 0
+    for attribute in dir(plugin):
+        marked = pm.parse_hookimpl_opts(plugin, attribute)
+        if marked is None:
+            if attribute.startswith("kvhub_") and inspect.isroutine(getattr(plugin, attribute, None)):
+                raise PluginError(f"{who}: '{attribute}' is not marked as a hook; write @kvhub.hookimpl above it")
+            continue
+        hook = marked.get("specname") or attribute
+        if marked.get("hookwrapper") or marked.get("wrapper"):
+            raise PluginError(
+                f"{who}: hook '{attribute}' is a wrapper; kvhub calls plugins one by one and has no wrappers"
+            )
+        if hook in HOOKS:
+            real += 1
+        elif not marked.get("optionalhook"):
+            raise PluginError(f"{who}: '{hook}' is no hook of kvhub; {names.hint(hook, HOOKS)}")
+    if not real:
+        raise PluginError(f"{who}: implements no hook at all; a store's plugin has kvhub_register_stores")
+
+
+def classes(result: Any, hook: str, who: str) -> list[type]:
+    """The classes that a registration hook returned, each checked.  Raises PluginError."""
+    if result is None:
+        return []
+    if isinstance(result, type) or not isinstance(result, Iterable):
+        raise PluginError(f"{who}: {hook} returned {_kind(result)}; return a tuple of classes, as (MyStore,)")
+    wanted = CLASS_HOOKS[hook]
+    found = list(result)
+    for cls in found:
+        if not isinstance(cls, type):
+            raise PluginError(f"{who}: {hook} returned {_kind(cls)} in its list; return classes, not instances")
+        if not issubclass(cls, wanted):
+            raise PluginError(f"{who}: {hook} returned {cls.__name__}, which is no {wanted.__name__}; subclass it")
+        if issubclass(cls, Store | Transport):
+            _check_member(cls, who)
+    return found
+
+
+def by_use(found: Iterable[type], name: str, who: str) -> dict[str, type]:
+    """`use:` word -> class: `name` without a `kind`, else `name/kind`; the first class is `name` if none else is."""
+    uses: dict[str, type] = {}
+    found = list(found)
+    for cls in found:
+        kind = getattr(cls, "kind", "")
+        if not isinstance(kind, str) or not all(letter.isalnum() or letter in "_-" for letter in kind):
+            raise PluginError(f"{who}: {cls.__name__}.kind must be a short word, found {kind!r}")
+        use = f"{name}/{kind}" if kind else name
+        if use in uses:
+            raise PluginError(f"{who}: {uses[use].__name__} and {cls.__name__} are both '{use}'; give one another kind")
+        uses[use] = cls
+    if found:
+        uses.setdefault(name, found[0])
+    return uses
+
+
+def _check_member(cls: type, who: str) -> None:
+    config = getattr(cls, "Config", None)
+    if config is None:
+        raise PluginError(f"{who}: {cls.__name__} has no Config; give it a frozen attrs class of its options")
+    if problem := options.class_problem(config):
+        raise PluginError(f"{who}: {cls.__name__}.Config {problem}")
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise PluginError(f"{who}: {cls.__name__} does not implement {', '.join(missing)}")
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of {type(value).__name__}"
+
+
+def new_manager() -> pluggy.PluginManager:
+    """A pluggy manager that knows our hooks and has no plugin."""
+    pm = pluggy.PluginManager(PROJECT)
+    pm.add_hookspecs(hookspecs)
+    return pm
