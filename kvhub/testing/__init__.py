@@ -1,0 +1,77 @@
+"""The contracts that members are held to, and the faults that hubs are held to.  Needs `kvhub[testing]`.
+
+StoreContract, TransportContract    pytest classes: subclass one with a fixture, and every law runs on your member
+Medium                              optional second fixture: lets laws damage what a store has stored
+Slow, Torn, Dropping, Full, Raising, Hanging    wrappers that make any member misbehave (`faults`)
+Driver                              what a hub does with one member, for tests of your own
+make_region, make_context, make_key, make_payload    what a member needs, without a hub
+FakeSource                          the hub as a serving transport sees it
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvhub.testing.driver import Driver
+    from kvhub.testing.faults import Dropping, Full, Hanging, Raising, Slow, Torn
+    from kvhub.testing.region import make_context, make_key, make_payload, make_region
+    from kvhub.testing.source import FakeSource
+    from kvhub.testing.store import StoreContract
+    from kvhub.testing.store_safety import Medium
+    from kvhub.testing.transport import TransportContract
+
+_WHERE = {
+    "Driver": "driver",
+    "Dropping": "faults", "Full": "faults", "Hanging": "faults", "Raising": "faults", "Slow": "faults",
+    "Torn": "faults",
+    "make_context": "region", "make_key": "region", "make_payload": "region", "make_region": "region",
+    "FakeSource": "source",
+    "StoreContract": "store",
+    "Medium": "store_safety",
+    "TransportContract": "transport",
+}  # fmt: skip
+_ASSERTING = (
+    "driver", "guard", "stage", "source", "store_basic", "store_claims", "store_safety", "store_time",
+    "transport_basic", "transport_claims", "transport_safety",
+)  # fmt: skip
+
+try:
+    import pytest
+except ModuleNotFoundError:
+    # Wrappers and regions are of use without pytest; only the contracts are pytest classes.
+    pass
+else:
+    # Before those modules are imported, or their asserts say nothing but AssertionError.
+    pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _ASSERTING))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise ImportError(f"kvhub.testing.{name} needs pytest: pip install 'kvhub[testing]'", name="pytest") from error
+
+
+__all__ = [
+    "Driver",
+    "Dropping",
+    "FakeSource",
+    "Full",
+    "Hanging",
+    "Medium",
+    "Raising",
+    "Slow",
+    "StoreContract",
+    "Torn",
+    "TransportContract",
+    "make_context",
+    "make_key",
+    "make_payload",
+    "make_region",
+]

@@ -1,0 +1,57 @@
+"""A region, a context, keys and payloads for tests, without a hub."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+from collections.abc import Callable
+from hashlib import sha256
+
+from kvhub.layout import Layout
+from kvhub.types import Key, MemberContext, Region
+
+LAYOUT = Layout(
+    "attention", layers=6, block_tokens=16, key_dim=16, value_dim=16, dtype="float16",
+    key_order="lcthd", value_order="lcthd",
+)  # fmt: skip
+CHUNK_TOKENS = 64
+CHUNK_BYTES = LAYOUT.payload_bytes(CHUNK_TOKENS)
+SLOT_BYTES = 32768
+"""A full chunk of `LAYOUT` and some room, so that longer tails than a chunk are tried too."""
+
+
+def make_region(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> Region:
+    """`slots` zeroed slots in anonymous memory that starts on a page; freed when nobody holds the view."""
+    memory = mmap.mmap(-1, slots * slot_bytes)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return Region(memoryview(memory), address, slot_bytes, slots)
+
+
+def make_context(
+    name: str = "member",
+    *,
+    namespace: str = "tests",
+    incarnation: str = "",
+    report: Callable[[str, int], None] = lambda name, count: None,
+) -> MemberContext:
+    """What a hub would tell a member; equal `namespace` words give equal namespaces."""
+    return MemberContext(
+        name=name,
+        namespace=sha256(b"namespace " + namespace.encode()).digest(),
+        namespace_json=f'{{"model": "{namespace}"}}',
+        chunk_bytes=CHUNK_BYTES,
+        layout=LAYOUT,
+        incarnation=incarnation or f"{name}-{random.getrandbits(64):016x}",
+        report=report,
+    )
+
+
+def make_key(name: str | int) -> Key:
+    """A key that looks like a real one: equal names give equal keys."""
+    return sha256(f"key {name}".encode()).digest()
+
+
+def make_payload(name: str | int, length: int = CHUNK_BYTES) -> bytes:
+    """`length` bytes that differ between names and do not repeat within themselves."""
+    return random.Random(str(name)).randbytes(length)
