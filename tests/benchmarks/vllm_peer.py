@@ -146,9 +146,8 @@ def main() -> int:
     # Little more than two prompts: the warm-up round then touches every page of it.
     setup = attrs.evolve(setup, kv_bytes=(2 * blocks + 6) * BLOCK_TOKENS * setup.token_bytes)
     megabytes = args.tokens * setup.token_bytes / 1e6
-    say(
-        f"{args.tokens} tokens a prompt, {megabytes:.0f} MB of KV; {args.rounds} rounds, {len(names)} rows; in {folder}"
-    )
+    say(f"{args.tokens} tokens a prompt, {megabytes:.0f} MB of KV; {args.rounds} rounds of {len(names)} rows")
+    say(f"pools and logs are in {folder}")
     built: list[Row] = []
     try:
         built = start(names, setup)

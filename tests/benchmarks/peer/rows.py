@@ -75,17 +75,15 @@ def kvhub_connector(setup: Setup, name: str, step: str) -> dict[str, Any]:
     """A kvhub whose only place is `step`: host memory, or the directory with the host tier left out of the route."""
     folder = setup.folder / name.replace(" ", "-")
     folder.mkdir()
-    pool = "" if step == "host" else f"  pool: {{use: nfs, root: {json.dumps(str(folder / 'pool'))}}}\n"
-    (folder / "pool").mkdir()
-    (folder / "kvhub.yaml").write_text(
-        "kvhub: 1\n"
-        "stores:\n"
-        f"  host: {{use: host, capacity: {setup.cache_gigabytes}GiB}}\n{pool}"
-        "roles:\n"
-        "  both:\n"
-        f"    store: [{step}]\n"
-        f"    retrieve: [{step}]\n"
-    )
+    room = f"{setup.cache_gigabytes}GiB"
+    if step == "host":
+        places = f"stores:\n  host: {{use: host, capacity: {room}}}\n"
+    else:
+        files = json.dumps(str(folder / "files"))
+        (folder / "files").mkdir()
+        places = f"stores:\n  pool: {{use: nfs, root: {files}}}\nlimits: {{staging: {room}}}\n"
+    roles = f"roles:\n  both:\n    store: [{step}]\n    retrieve: [{step}]\n"
+    (folder / "kvhub.yaml").write_text(f"kvhub: 1\n{places}{roles}")
     return {
         "kv_connector": "KvhubConnector",
         "kv_connector_module_path": "kvhub_vllm.connector",
