@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pluggy
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from kvhub import hookspecs, names, options
 from kvhub.engine import Engine
@@ -62,6 +63,8 @@ def classes(result: Any, hook: str, who: str) -> list[type]:
             raise PluginError(f"{who}: {hook} returned {cls.__name__}, which is no {wanted.__name__}; subclass it")
         if issubclass(cls, Store | Transport):
             _check_member(cls, who)
+        elif issubclass(cls, Engine):
+            _check_engine(cls, who)
     return found
 
 
@@ -90,6 +93,16 @@ def _check_member(cls: type, who: str) -> None:
         raise PluginError(f"{who}: {cls.__name__}.Config {problem}")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise PluginError(f"{who}: {cls.__name__} does not implement {', '.join(missing)}")
+
+
+def _check_engine(cls: type[Engine], who: str) -> None:
+    for word in ("name", "distribution", "versions"):
+        if not isinstance(getattr(cls, word, None), str):
+            raise PluginError(f"{who}: {cls.__name__} does not say its '{word}'")
+    try:
+        SpecifierSet(cls.versions)
+    except InvalidSpecifier:
+        raise PluginError(f"{who}: {cls.__name__}.versions is no version range: {cls.versions!r}") from None
 
 
 def _kind(value: Any) -> str:

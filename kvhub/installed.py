@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import metadata
 
 import attrs
@@ -61,8 +62,11 @@ def installed() -> list[PluginInfo]:
     return [seen[key] for key in sorted(seen)]
 
 
-def pick(use: str, plugins: list[PluginInfo]) -> PluginInfo:
-    """The one plugin called `use`.  Raises PluginError when there is none, or more than one."""
+def pick(use: str, plugins: list[PluginInfo], also: Iterable[str] = ()) -> PluginInfo:
+    """The one plugin called `use`.  Raises PluginError when there is none, or more than one.
+
+    `also` are further names that a message may offer.
+    """
     found = [plugin for plugin in plugins if plugin.name == use]
     if len(found) > 1:
         owners = [f"{plugin.distribution} {plugin.version}" for plugin in found]
@@ -71,7 +75,7 @@ def pick(use: str, plugins: list[PluginInfo]) -> PluginInfo:
         raise PluginError(f"plugin '{use}' is provided by {' and by '.join(owners)}; uninstall all but one")
     if found:
         return found[0]
-    known = [plugin.name for plugin in plugins]
+    known = [*(plugin.name for plugin in plugins), *also]
     if use in OURS:
         raise PluginError(f"plugin '{use}' is not installed; pip install {OURS[use]}")
     close = names.nearest(use, [*known, *OURS])

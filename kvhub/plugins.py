@@ -13,7 +13,7 @@ from typing import Any, cast
 import attrs
 import structlog
 
-from kvhub import accept, names
+from kvhub import __version__, accept, names
 from kvhub.engine import Engine
 from kvhub.errors import PluginError
 from kvhub.installed import OURS, PluginInfo, check_range, installed, pick
@@ -78,8 +78,8 @@ class Registry:
             raise self._failed[name]
         if name not in self._loaded:
             try:
-                info = pick(name, self.available())
-                check_range(info, _version())
+                info = pick(name, self.available(), self._loaded)
+                check_range(info, __version__)
                 self._accept(name, _imported(info), str(info))
             except PluginError as error:
                 self._failed[name] = error
@@ -197,9 +197,3 @@ def _imported(info: PluginInfo) -> Any:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _version() -> str:
-    from kvhub import __version__  # late: the package itself imports upwards into this floor's neighbours
-
-    return __version__
