@@ -1,0 +1,106 @@
+"""Fetch: brings what a search found into slots, one order per source, all sources at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kvhub.search import Search
+from kvhub.types import Held
+
+if TYPE_CHECKING:
+    from kvhub.hub import Hub
+
+
+class Fetch:
+    """The loading of one request.  `over` is None while it runs, then how many leading tokens are in slots."""
+
+    def __init__(self, hub: Hub, search: Search, computed: int, tokens: int) -> None:
+        assert search.found is not None
+        self.hub = hub
+        self.search = search
+        self.chunk_tokens = search.chain.chunk_tokens
+        self.first = max(computed // self.chunk_tokens, search.first)
+        self.tokens = min(search.found.tokens, tokens)
+        self.helds: dict[int, Held] = {}
+        """What is in a leased slot, by chunk number."""
+        self.over: int | None = None
+        self._running = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        """Send one order per source.  Called under the hub's lock."""
+        search, orders = self.search, dict[str, list[int]]()
+        last = -(-self.tokens // self.chunk_tokens)
+        for chunk in range(self.first, last):
+            slot = search.slots.get(chunk)
+            if slot is not None:
+                self.helds[chunk] = self.hub.arena.held(slot)
+            else:
+                at = chunk - search.first
+                name = search.origin[at] if at < len(search.origin) else search.tail_origin
+                orders.setdefault(name, []).append(chunk)
+        self._running = 1 + len(orders)
+        steps = {step.name: step for step in self.hub.route.retrieve}
+        for name, chunks in orders.items():
+            step = steps[name]
+            peer = search.peer if step.is_transport else None
+            keys = [self._key(chunk) for chunk in chunks]
+            self.hub.load(name, keys, step.deadline, self._arrival(name, chunks, keys), peer=peer)
+        self._one_over()
+
+    def _key(self, chunk: int) -> bytes:
+        keys = self.search.chain.keys
+        full = self.search.first + len(self.search.origin)
+        if chunk < full:
+            return keys[chunk]
+        assert self.search.tail_key is not None
+        return self.search.tail_key
+
+    def _arrival(self, name: str, chunks: list[int], keys: list[bytes]) -> Callable[[list[Held | None]], None]:
+        found = self.search.found
+        assert found is not None
+
+        def arrived(helds: list[Held | None]) -> None:
+            fresh: list[tuple[bytes, Held]] = []
+            unwanted: list[int] = []
+            for chunk, key, held in zip(chunks, keys, helds, strict=True):
+                if held is None:
+                    continue
+                tail = chunk >= self.search.first + len(self.search.origin)
+                count = found.tail if tail else self.chunk_tokens
+                if not self.hub.measure.fits(held.layout, count, held.length):
+                    self.hub.reports.count("faults", member=name, reason="length")
+                    self.hub.doubt(name, key)
+                    self.hub.arena.release((held.slot,))
+                    continue
+                if self.hub.arena.publish(key, held, keep=self.hub.keeps):
+                    self.hub.offers.published(key, held.slot)
+                    fresh.append((key, held))
+                if self._stopped:
+                    unwanted.append(held.slot)
+                    continue
+                self.helds[chunk] = held
+                self.search.slots[chunk] = held.slot
+            self.hub.offers.answer()
+            self.hub.sinks.arrived(fresh, name)
+            self.hub.arena.release(unwanted)
+            self._one_over()
+
+        return arrived
+
+    def _one_over(self) -> None:
+        self._running -= 1
+        if self._running or self._stopped:
+            return
+        chunk = self.first
+        while chunk in self.helds and chunk * self.chunk_tokens < self.tokens:
+            chunk += 1
+        self.over = min(chunk * self.chunk_tokens, self.tokens)
+        if self.over < self.tokens:
+            self.hub.reports.count("short_fetches")
+        self.hub.reports.count("fetches")
+
+    def stop(self) -> None:
+        """Nobody wants the result any more; what arrives later is kept only where the route keeps it."""
+        self._stopped = True

@@ -1,0 +1,452 @@
+"""The hub: what an engine adapter holds.  Look up, fetch, reserve, commit, release.
+
+No call waits for I/O.  What takes time runs on members' threads; the pump, one thread, brings results back.  One lock
+guards the hub's own tables; it is held for dictionary work only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvhub.arena import Arena
+from kvhub.config import Config, load
+from kvhub.engine import EngineFacts
+from kvhub.errors import KvhubError, MisuseError
+from kvhub.fetch import Fetch
+from kvhub.jobs import Done, Jobs, Settled
+from kvhub.keys import Chain
+from kvhub.member import Member
+from kvhub.observe import LogObserver, Reports
+from kvhub.offers import Offers
+from kvhub.opening import build_members, check_sizes, open_arena
+from kvhub.plugins import Registry
+from kvhub.router import bind
+from kvhub.search import Search
+from kvhub.sinks import Sinks
+from kvhub.tail import Measure
+from kvhub.transport import Transport
+from kvhub.types import Completion, Found, Held, Key, Op, Outcome, Peer
+
+DOUBT_SECONDS = 5.0
+"""How long a key that failed to load from a member is answered as a miss there."""
+MOST_DOUBTS = 65536
+
+
+class Hub:
+    """One per engine process.  Every public method is safe from any thread and returns within a millisecond,
+    except `open` and `close`."""
+
+    def __init__(self, config: Config, facts: EngineFacts, registry: Registry, members: dict[str, Member]) -> None:
+        self.config = config
+        self.facts = facts
+        self.limits = config.limits
+        self.registry = registry
+        self.members = members
+        self.incarnation = secrets.token_hex(16)
+        self.lock = threading.RLock()
+        self.measure = Measure(facts.layout, facts.namespace.chunk_tokens)
+        self.reports = Reports([LogObserver(), *_observers(registry, config)])
+        self.arena: Arena = None  # type: ignore[assignment]  # set by _attach, before anyone can call
+        self._searches: dict[str, Search] = {}
+        self._fetches: dict[str, Fetch] = {}
+        self._filling: dict[Key, int] = {}
+        self._doubts: OrderedDict[tuple[str, Key], float] = OrderedDict()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._news = threading.Event()
+        self._closing = False
+        self.offers = Offers(self)
+        self._pump = threading.Thread(target=self._run, name="kvhub-pump", daemon=True)
+
+    @classmethod
+    def open(
+        cls,
+        source: str | Path | Mapping[str, Any] | Config,
+        facts: EngineFacts,
+        *,
+        registry: Registry | None = None,
+    ) -> Hub:
+        """Build, probe and attach every member of the role's routes; start serving.
+
+        Raises ConfigError or another KvhubError, each a full sentence; then nothing is left behind.
+        """
+        registry = registry or Registry()
+        config = source if isinstance(source, Config) else load(source, registry, role=facts.role)
+        if facts.namespace.chunk_tokens % facts.block_tokens:
+            raise KvhubError(
+                f"chunk_tokens of {facts.namespace.chunk_tokens} is no multiple of the engine's block of "
+                f"{facts.block_tokens} tokens; set chunk_tokens to a multiple of it"
+            )
+        hub = cls(config, facts, registry, {})
+        try:
+            hub._attach()
+        except BaseException:
+            hub.close()
+            raise
+        hub._pump.start()
+        registry.hooks.kvhub_hub_opened(hub=hub)
+        hub.reports.event(
+            "hub.opened", role=facts.role, engine=facts.engine, namespace=facts.namespace.digest.hex()[:16],
+            store=[step.name for step in hub.route.store], retrieve=[step.name for step in hub.route.retrieve],
+            slots=hub.arena.region.slots, slot_bytes=hub.arena.region.slot_bytes,
+        )  # fmt: skip
+        return hub
+
+    def _attach(self) -> None:
+        built = build_members(self.config, self.facts, self.measure, self.incarnation, self.reports)
+        self.members.update(built)
+        self.arena = open_arena(self.members, self.config, self.facts, self.measure)
+        self.jobs = Jobs(
+            self.members, self.reports, queue_bytes=self.limits.queue, changed=self._member_changed, probe=self._probe
+        )
+        for name, member in self.members.items():
+            member.attach(self.arena.region, self.wake)
+            check_sizes(name, member, self.measure)
+            if isinstance(member, Transport):
+                member.serve(self.offers)
+        self.route = bind(self.config, self.facts.role, self.members, hooks=self.registry.hooks)
+        self.keeps = any(step.is_arena or step.is_transport for step in self.route.store)
+        self.sinks = Sinks(self)
+
+    # -- looking up ------------------------------------------------------------------------------------------------
+
+    def lookup(
+        self,
+        request: str,
+        chain: Chain,
+        *,
+        computed: int = 0,
+        limit: int | None = None,
+        peer: Peer | None = None,
+        promised: int = 0,
+        tokens: Callable[[], Sequence[int]] | None = None,
+    ) -> Found | None:
+        """How many leading tokens can be supplied; None while that is being found out: ask again.
+
+        What it says is leased for `request` until `release`.  Asking again is free and returns the same answer.
+        `computed` tokens are in the engine already and are not searched for.  `limit` bounds the hit.  A `peer` with
+        `promised` tokens is asked where a transport stands in the route.  `tokens` supplies tokens that the chain does
+        not have yet; with it the keys are computed on the pump, for prompts that would hold the engine's thread.
+        """
+        with self.lock:
+            search = self._searches.get(request)
+            if search is not None:
+                return search.found
+            limit = chain.tokens if limit is None else limit
+            search = Search(self, chain, computed=computed, limit=limit, peer=peer, promised=promised)
+            self._searches[request] = search
+            if tokens is None and all(step.is_arena or step.is_transport for step in self.route.retrieve):
+                search.start()
+                return search.found
+
+        def begin() -> None:
+            if tokens is not None:
+                chain.extend(tokens())
+            with self.lock:
+                if self._searches.get(request) is search:
+                    search.start()
+
+        self._calls.append(begin)
+        self.wake()
+        return None
+
+    def doubted(self, member: str, key: Key) -> bool:
+        """Whether a load of this key from this member failed a moment ago."""
+        until = self._doubts.get((member, key))
+        return until is not None and until > time.monotonic()
+
+    def doubt(self, member: str, key: Key) -> None:
+        """Answer this key as a miss at this member for a while, so that a broken promise is not repeated."""
+        self._doubts[member, key] = time.monotonic() + DOUBT_SECONDS
+        while len(self._doubts) > MOST_DOUBTS:
+            self._doubts.popitem(last=False)
+
+    # -- fetching --------------------------------------------------------------------------------------------------
+
+    def fetch(self, request: str, *, computed: int, tokens: int) -> Fetch:
+        """Load what the lookup of `request` promised into slots; ask `Fetch.over` for the end.
+
+        Only chunks with tokens from `computed` to `tokens` are read; the engine has the others, or wants none.
+        """
+        with self.lock:
+            found = self._fetches.get(request)
+            if found is None:
+                search = self._searches.get(request)
+                if search is None or search.found is None:
+                    raise MisuseError(f"fetch of request {request!r} without a finished lookup")
+                found = self._fetches[request] = Fetch(self, search, computed, tokens)
+                found.start()
+            return found
+
+    def load(self, member: str, keys: Sequence[Key], seconds: float, done: Callable[[list[Held | None]], None], *,
+             peer: Peer | None = None) -> None:  # fmt: skip
+        """Load chunks into newly claimed slots; `done` gets, under the lock, what arrived whole, with one lease each.
+
+        Slots that did not arrive are freed as soon as the member has let go of them, not before.
+        """
+        slots = self.arena.claim(len(keys))
+        wanted = list(keys[: len(slots)])
+        missing: list[Held | None] = [None] * (len(keys) - len(slots))
+        if not slots:
+            self.reports.count("arena_full")
+            done(missing)
+            return
+        free = set(slots)
+
+        def ended(completion: Completion) -> None:
+            helds: list[Held | None] = []
+            for at, slot in enumerate(slots):
+                good = completion.outcomes[at] == Outcome.DONE
+                if completion.outcomes[at] not in (Outcome.DONE, Outcome.MISS):
+                    self.doubt(member, wanted[at])
+                layout = completion.layouts[at] if completion.layouts else ""
+                if good and self.measure.layout(layout) is None:
+                    self.reports.count("faults", member=member, reason="layout")
+                    good = False
+                made = completion.generated[at] if completion.generated else 0
+                helds.append(Held(slot, completion.lengths[at], layout, made) if good else None)
+                if good:
+                    free.discard(slot)
+            done(helds + missing)
+
+        self.order(
+            member, Op.LOAD, wanted, slots=slots, lengths=[self.arena.region.slot_bytes] * len(slots), seconds=seconds,
+            done=ended, settled=lambda: self.arena.release(free), peer=peer,
+        )  # fmt: skip
+
+    def order(
+        self, member: str, op: Op, keys: Sequence[Key], *, done: Done, settled: Settled | None = None, **more: Any
+    ) -> int:
+        """`Jobs.send` whose ends come back under the hub's lock."""
+
+        def locked(completion: Completion) -> None:
+            with self.lock:
+                done(completion)
+
+        def locked_settled() -> None:
+            with self.lock:
+                if settled is not None:
+                    settled()
+
+        return self.jobs.send(member, op, keys, done=locked, settled=locked_settled, **more)
+
+    def release(self, request: str) -> None:
+        """End a request's search and fetch and every lease they hold; idempotent, in any state."""
+        with self.lock:
+            fetch = self._fetches.pop(request, None)
+            if fetch is not None:
+                fetch.stop()
+            search = self._searches.pop(request, None)
+            if search is not None:
+                search.stop()
+
+    def fulfil(self, peer: Peer) -> None:
+        """Tell a peer that this hub needs nothing more of what it promised."""
+        for step in self.route.retrieve:
+            if isinstance(step.member, Transport):
+                step.member.fulfil(peer)
+
+    # -- storing ---------------------------------------------------------------------------------------------------
+
+    def reserve(self, keys: Sequence[Key]) -> list[int]:
+        """A slot for each key that the hub lacks, -1 for the others; once there is no room, -1 for the rest.
+
+        Every slot must be given back by `commit` or `cancel`.
+        """
+        with self.lock:
+            slots: list[int] = []
+            for at, key in enumerate(keys):
+                if key in self.arena:
+                    self.sinks.seen(key)
+                    slots.append(-1)
+                    continue
+                if key in self._filling:
+                    slots.append(-1)
+                    continue
+                claimed = self.arena.claim(1)
+                if not claimed:
+                    # A prefix with a hole is useless behind the hole.
+                    self.reports.count("reserve_full", len(keys) - at)
+                    slots += [-1] * (len(keys) - at)
+                    break
+                self._filling[key] = claimed[0]
+                slots += claimed
+            return slots
+
+    def reserve_private(self) -> int:
+        """One slot under no key yet, for a tail; -1 when there is no room."""
+        with self.lock:
+            return next(iter(self.arena.claim(1)), -1)
+
+    def commit(self, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False, spread: bool = True) -> None:
+        """Reserved slots are filled: make them ready, offer them, and save them in the background.
+
+        With `spread=False` they stay in this process, for peers to pull.  `replace` is for tails.
+        """
+        with self.lock:
+            fresh = []
+            for key, held in chunks:
+                self._filling.pop(key, None)
+                if self.arena.publish(key, held, keep=self.keeps, replace=replace):
+                    self.offers.published(key, held.slot)
+                    fresh.append((key, held))
+            self.offers.answer()
+            if spread:
+                self.sinks.save(fresh, replace=replace)
+            self.arena.release([held.slot for _, held in chunks])
+
+    def cancel(self, slots: Iterable[int], keys: Iterable[Key] = ()) -> None:
+        """Reserved slots will not be filled."""
+        with self.lock:
+            for key in keys:
+                self._filling.pop(key, None)
+            self.arena.release(slots)
+            self.offers.answer()
+
+    def is_filling(self, key: Key) -> bool:
+        """Whether a slot is reserved for this key and neither committed nor cancelled."""
+        return key in self._filling
+
+    def run_with_filling(self, keys: Sequence[Key]) -> int:
+        """How many of the first keys are ready or being filled."""
+        with self.lock:
+            for count, key in enumerate(keys):
+                if key not in self.arena and key not in self._filling:
+                    return count
+            return len(keys)
+
+    # -- peers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def offer_step(self) -> Transport | None:
+        """The transport through which this role offers chunks, if its store list has one."""
+        for step in self.route.store:
+            if isinstance(step.member, Transport):
+                return step.member
+        return None
+
+    def promise(self, keys: Sequence[Key]) -> Peer | None:
+        """Promise chunks to the peer that will be told of the result; None when this role offers nothing."""
+        transport = self.offer_step
+        if transport is None or not transport.address():
+            return None
+        with self.lock:
+            name = self.offers.promise(keys, self.limits.lease)
+        return Peer(transport.address(), self.incarnation, name)
+
+    def warm_peer(self, peer: Peer) -> None:
+        """Begin pairing with a peer that will be asked soon."""
+        for step in self.route.retrieve:
+            if isinstance(step.member, Transport):
+                step.member.connect(peer)
+
+    # -- the pump --------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There is news for the pump; from any thread."""
+        self._news.set()
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._news.clear()
+            while self._calls:
+                self._guarded(self._calls.popleft())
+            until = min(self.jobs.turn(), self.offers.expire())
+            if not self._calls:
+                self._news.wait(min(max(until - time.monotonic(), 0.0), 1.0))
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self.reports.count("pump_errors", reason=type(error).__name__)
+            self.reports.event("pump.failed", level="error", error=repr(error))
+
+    def _member_changed(self, member: str, state: str, reason: str) -> None:
+        self.reports.count("member_changes", member=member, reason=state)
+        self.reports.event(
+            f"member.{state}", level="info" if state == "up" else "warning", member=member, reason=reason
+        )
+        self._calls.append(
+            lambda: self.registry.hooks.kvhub_member_changed(hub=self, name=member, state=state, reason=reason)
+        )
+
+    def _probe(self, member: str, op: Op) -> None:
+        """Try a member that was kept out, on its real data path: write a chunk of our own, or read for one."""
+        key = secrets.token_bytes(32)
+        slots = self.arena.claim(1)
+        if not slots:
+            self.jobs.breaker(member, op).bad("no-slot")
+            return
+
+        def over() -> None:
+            self.arena.release(slots)
+            if op == Op.SAVE and self.members[member].capabilities.removes:
+                self.jobs.send(member, Op.REMOVE, [key], seconds=5.0, done=lambda _: None, probe=True)
+
+        self.order(
+            member, op, [key], slots=slots, lengths=[self.measure.chunk_bytes], seconds=2.0, done=lambda _: None,
+            settled=over, probe=True,
+        )  # fmt: skip
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """Whether no order is under way and nothing is being filled."""
+        with self.lock:
+            return not (self._filling or self._calls or self.jobs.pending())
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until background stores have ended, at most `seconds`; for shutdown and tests."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.jobs.waiting((Op.SAVE,)) == 0 and not self._filling:
+                return True
+            time.sleep(0.005)
+        return False
+
+    def counts(self) -> dict[str, int]:
+        """Everything that must be back at its baseline when no request is alive."""
+        with self.lock:
+            usage = self.arena.usage()
+            return {
+                "searches": len(self._searches), "fetches": len(self._fetches), "filling": len(self._filling),
+                "leased": usage["leased"], "orders": self.jobs.pending(), **self.offers.counts(),
+            }  # fmt: skip
+
+    def close(self, *, grace: float = 5.0) -> None:
+        """Finish background stores within `grace` seconds, close every member, free the arena; idempotent."""
+        if self._closing:
+            return
+        if self._pump.is_alive():
+            self._guarded(lambda: self.registry.hooks.kvhub_hub_closing(hub=self))
+            self.flush(grace)
+        self._closing = True
+        self.wake()
+        if self._pump.is_alive():
+            self._pump.join(5.0)
+        for name, member in self.members.items():
+            if not member.capabilities.arena:
+                try:
+                    member.close()
+                except Exception as error:
+                    self.reports.count("close_errors", member=name, reason=type(error).__name__)
+        for request in list(self._searches):
+            self.release(request)
+        if self.arena is not None:
+            self.offers.close()
+            for member in self.members.values():
+                if member.capabilities.arena:
+                    member.close()
+            self.arena.close()
+        self.reports.close()
+
+
+def _observers(registry: Registry, config: Config) -> list[Any]:
+    found = registry.hooks.kvhub_register_observers(config={"path": config.path, "roles": list(config.roles)})
+    return [observer for group in found for observer in group]

@@ -1,0 +1,69 @@
+"""Opening: builds the members that a role's routes name, and the arena that they share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kvhub.arena import Arena, slot_bytes_for
+from kvhub.builtin.host import HostStore
+from kvhub.config import Config
+from kvhub.engine import EngineFacts
+from kvhub.errors import KvhubError
+from kvhub.member import Member
+from kvhub.observe import Reports
+from kvhub.tail import Measure
+from kvhub.types import MemberContext
+
+
+def build_members(
+    config: Config, facts: EngineFacts, measure: Measure, incarnation: str, reports: Reports
+) -> dict[str, Member]:
+    """The members that the routes of `facts.role` name, in the file's order; none is attached yet."""
+    role = config.roles.get(facts.role)
+    if role is None:
+        raise KvhubError(
+            f"roles.{facts.role}: no such role in {config.path or 'the configuration'}; "
+            f"found {', '.join(config.roles) or 'none'}"
+        )
+    wanted = {step.member for step in (*role.store, *role.retrieve)}
+    wanted |= {name for step in role.retrieve for name in step.promote}
+    members: dict[str, Member] = {}
+    for name, entry in config.members.items():
+        if name in wanted:
+            context = MemberContext(
+                name,
+                facts.namespace.digest,
+                facts.namespace.json,
+                measure.chunk_bytes,
+                facts.layout,
+                incarnation,
+                facts.role,
+                partial(_count, reports, name),
+            )
+            members[name] = entry.cls(entry.options, context)
+    return members
+
+
+def _count(reports: Reports, member: str, name: str, count: int) -> None:
+    reports.count(name, count, member=member)
+
+
+def open_arena(members: dict[str, Member], config: Config, facts: EngineFacts, measure: Measure) -> Arena:
+    """The host tier's memory, or a staging arena where the role has no host tier."""
+    tiers = [member for member in members.values() if isinstance(member, HostStore)]
+    if len(tiers) > 1:
+        raise KvhubError(f"roles.{facts.role}: {len(tiers)} host tiers; an engine has one arena, name only one")
+    slot_bytes = slot_bytes_for(measure.slot_payload)
+    if tiers:
+        return tiers[0].open_arena(slot_bytes)
+    return Arena(config.limits.staging, slot_bytes, name="limits.staging")
+
+
+def check_sizes(name: str, member: Member, measure: Measure) -> None:
+    """Refuse a member that cannot take this model's chunks."""
+    limit = member.capabilities.max_chunk_bytes
+    if limit is not None and limit < measure.chunk_bytes:
+        raise KvhubError(
+            f"{name}: takes chunks of at most {limit} bytes and this model's have {measure.chunk_bytes}; "
+            f"lower chunk_tokens or use another store"
+        )

@@ -1,0 +1,427 @@
+"""Session: what every engine adapter shares; the scheduler's side of one engine.
+
+An adapter tells the session what the engine's scheduler decides (a request came, blocks were allocated, so many
+tokens are computed, it was preempted, it ended) and takes from it, once per step, a `StepPlan` of copies between
+engine blocks and arena slots.  The engine's worker, perhaps another process, does the copies and sends back a
+`Report`.  Only names, token ids and block numbers cross; see `kvhub.plan` for what goes to the worker.
+
+Rules that the adapter can rely on, and must keep:
+
+* Only tokens that are computed *and* accepted are ever passed as computed; the session stores no others.
+* A block named in a plan is read or written until its copy is reported.  `Finish.hold` says that the engine must not
+  reuse the request's blocks before that; after a preemption the plan's `fences` say the same.
+* Nothing here waits: `lookup` answers None while it is being found out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from kvhub.fetch import Fetch
+from kvhub.hub import Hub
+from kvhub.keys import Chain, Context
+from kvhub.plan import Copy, Load, Report, StepPlan
+from kvhub.tail import write_trailer
+from kvhub.types import Held, Key, Peer
+
+INLINE_TOKENS = 8192
+"""Prompts up to this length get their keys on the engine's thread (under 0.2 ms); longer ones on the pump."""
+PARAMS = "kvhub"
+"""Under this name the engine-specific request parameters carry what a prefill promised."""
+
+
+@attrs.frozen
+class Finish:
+    """What the engine should do with a request that ended."""
+
+    hold: bool
+    """Keep its blocks until the worker reports the request as sent."""
+    params: dict[str, Any] | None = None
+    """For the client to hand to the decode leg."""
+
+
+@attrs.frozen
+class _Fill:
+    """A gather under way: what becomes of its slots."""
+
+    request: str
+    chunks: tuple[tuple[Key, Held], ...]
+    tail: tuple[bytes, ...] | None = None
+    spread: bool = True
+
+
+@attrs.define
+class _Request:
+    tokens: Sequence[int]
+    prompt: int
+    chain: Chain
+    peer: Peer | None = None
+    promised: int = 0
+    offers: bool = False
+    computed: int = 0
+    target: int = 0
+    blocks: Sequence[int] = ()
+    fetch: Fetch | None = None
+    load: int | None = None
+    stored: int = 0
+    fills: set[int] = attrs.field(factory=set)
+    ended: bool = False
+    counted: bool = False
+
+
+class Session:
+    """Not thread-safe: called on the engine's scheduling thread."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.block_tokens = hub.facts.block_tokens
+        self.chunk_tokens = hub.measure.chunk_tokens
+        self._per_chunk = self.chunk_tokens // self.block_tokens
+        self._requests: dict[str, _Request] = {}
+        self._loading: dict[str, _Request] = {}
+        self._fills: dict[int, _Fill] = {}
+        self._loads: dict[int, str] = {}
+        self._numbers = itertools.count(1)
+        self._gathers: list[Copy] = []
+        self._fences: list[int] = []
+        self._closing: dict[str, tuple[int, ...]] = {}
+        self._stores = bool(hub.route.store)
+
+    # -- a request comes -------------------------------------------------------------------------------------------
+
+    def begin(
+        self, request: str, tokens: Sequence[int], context: Context, params: Mapping[str, Any] | None = None
+    ) -> None:
+        """A request that may use and make KV.  `tokens` is the engine's own, growing list; the prompt is in it now.
+
+        `params` are the engine-specific request parameters: `do_remote_decode` asks for a promise at the end, an entry
+        `kvhub` names the peer that made one.  Parameters that make no sense count as none.
+        """
+        root = context.root(self.hub.facts.namespace)
+        state = _Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items))
+        params = params or {}
+        state.offers = bool(params.get("do_remote_decode"))
+        given = params.get(PARAMS)
+        if isinstance(given, Mapping):
+            try:
+                state.peer = Peer(str(given["address"]), str(given["incarnation"]), str(given.get("promise", "")))
+                state.promised = min(int(given["tokens"]), len(tokens))
+                self.hub.warm_peer(state.peer)
+            except (KeyError, TypeError, ValueError):
+                state.peer, state.promised = None, 0
+                self.hub.reports.count("bad_params")
+        self._requests[request] = state
+
+    def knows(self, request: str) -> bool:
+        return request in self._requests
+
+    def lookup(self, request: str, computed: int) -> int | None:
+        """Tokens beyond `computed` that can be loaded: 0, or at least a block; None means ask again."""
+        state = self._requests.get(request)
+        if state is None:
+            return 0
+        if computed < state.computed:
+            # The engine lost blocks since the search began: what they held must be searched for too.
+            self.hub.release(request)
+        state.computed = computed
+        found = self.hub.lookup(
+            request, state.chain, computed=computed, limit=len(state.tokens), peer=state.peer, promised=state.promised,
+            tokens=self._supply(state),
+        )  # fmt: skip
+        if found is None:
+            return None
+        extra = found.tokens - computed
+        return extra if extra >= self.block_tokens else 0
+
+    def _supply(self, state: _Request) -> Any:
+        known = state.chain.tokens
+        if len(state.tokens) - known > INLINE_TOKENS:
+            tokens = state.tokens
+            return lambda: tokens[known:]
+        self._grow(state, len(state.tokens))
+        return None
+
+    @staticmethod
+    def _grow(state: _Request, tokens: int) -> None:
+        known = state.chain.tokens
+        if tokens > known:
+            state.chain.extend(state.tokens[known:tokens])
+
+    def allocated(self, request: str, blocks: Sequence[int], external: int) -> None:
+        """The engine gave the request its blocks and counts on `external` tokens to be loaded (0: on none)."""
+        state = self._requests.get(request)
+        if state is None or state.load is not None or state.fetch is not None:
+            return
+        if not external:
+            self._count_prompt(state)
+            self._let_go(request, state)
+            return
+        state.blocks = blocks
+        state.target = state.computed + external
+        state.fetch = self.hub.fetch(request, computed=state.computed, tokens=state.target)
+        self._loading[request] = state
+
+    def _let_go(self, request: str, state: _Request) -> None:
+        """The request needs nothing more of what was found, here or at its peer."""
+        self.hub.release(request)
+        if state.peer is not None:
+            self.hub.fulfil(state.peer)
+            state.peer = None
+
+    # -- a request runs --------------------------------------------------------------------------------------------
+
+    def advance(self, request: str, computed: int, blocks: Sequence[int]) -> None:
+        """After this step the first `computed` tokens of the request have KV in `blocks`; store what is full now.
+
+        Tokens that the engine has only drafted or promised to itself must not be counted.
+        """
+        state = self._requests.get(request)
+        if state is None or not self._stores:
+            return
+        computed = min(computed, len(state.tokens))
+        full = computed // self.chunk_tokens
+        if full <= state.stored:
+            return
+        self._grow(state, full * self.chunk_tokens)
+        first, state.stored = state.stored, full
+        slots = self.hub.reserve(state.chain.keys[first:full])
+        length = self.hub.measure.chunk_bytes
+        picked = [at for at, slot in enumerate(slots) if slot >= 0]
+        if not picked:
+            return
+        chunks = tuple(
+            (
+                state.chain.keys[first + at],
+                Held(slots[at], length, "", self._generated(state, first + at, self.chunk_tokens)),
+            )
+            for at in picked
+        )
+        self._gather(request, state, [first + at for at in picked], blocks, _Fill(request, chunks), self.chunk_tokens)
+
+    def _generated(self, state: _Request, chunk: int, tokens: int) -> int:
+        start = chunk * self.chunk_tokens
+        return max(start + tokens - max(state.prompt, start), 0)
+
+    def _gather(
+        self, request: str, state: _Request, numbers: Sequence[int], blocks: Sequence[int], fill: _Fill, last: int
+    ) -> None:
+        number = next(self._numbers)
+        slots = tuple(held.slot for _, held in fill.chunks)
+        rows = tuple(self._row(blocks, n) for n in numbers)
+        self._gathers.append(Copy(number, request, slots, rows, (0,) * len(rows), (last,) * len(rows)))
+        self._fills[number] = fill
+        state.fills.add(number)
+
+    def _row(self, blocks: Sequence[int], chunk: int) -> tuple[int, ...]:
+        row = tuple(blocks[chunk * self._per_chunk : (chunk + 1) * self._per_chunk])
+        return row + (-1,) * (self._per_chunk - len(row))
+
+    def preempted(self, request: str) -> None:
+        """The engine takes the request's blocks; it may come back and be looked up again."""
+        state = self._requests.get(request)
+        if state is None:
+            return
+        self._fences += sorted(state.fills)
+        if state.fetch is not None and state.load is None:
+            state.fetch = None
+            self._loading.pop(request, None)
+        self.hub.release(request)
+        state.computed = state.target = 0
+
+    # -- a request ends --------------------------------------------------------------------------------------------
+
+    def finish(self, request: str, computed: int, blocks: Sequence[int], *, aborted: bool) -> Finish:
+        """The request ended with KV for its first `computed` tokens; store the rest, promise, let go."""
+        state = self._requests.pop(request, None)
+        if state is None:
+            return Finish(hold=False)
+        state.ended = True
+        params = None
+        if state.fetch is not None:
+            # Blocks are being loaded: the plan still has to answer for them, and the engine keeps them until then.
+            self._requests[request] = state
+            return Finish(hold=False)
+        self._let_go(request, state)
+        if not aborted and len(blocks) * self.block_tokens >= computed > 0:
+            params = self._keep_rest(request, state, min(computed, len(state.tokens)), blocks)
+        if state.fills:
+            self._closing[request] = tuple(sorted(state.fills))
+        return Finish(hold=bool(state.fills), params=params)
+
+    def _keep_rest(self, request: str, state: _Request, computed: int, blocks: Sequence[int]) -> dict[str, Any] | None:
+        self.advance_state(request, state, computed, blocks)
+        full, rest = divmod(computed, self.chunk_tokens)
+        cut = self.hub.measure.own.cuttable
+        offers = state.offers and self.hub.offer_step is not None
+        self._grow(state, computed)
+        if rest and cut and self._stores:
+            held_bytes = self.hub.measure.own.payload_bytes(rest)
+            made = self._generated(state, full, rest)
+            if offers:
+                key = state.chain.part_key(computed)
+                slot = self.hub.reserve([key])[0]
+                fill = _Fill(request, ((key, Held(slot, held_bytes, "", made)),), spread=False)
+            else:
+                slot = self.hub.reserve_private()
+                digests = tuple(state.chain.digests(full, rest))
+                fill = _Fill(request, ((state.chain.tail_key(full), Held(slot, held_bytes, "", made)),), digests)
+            if slot >= 0:
+                self._gather(request, state, [full], blocks, fill, rest)
+        return self._promise(state, computed) if offers else None
+
+    def advance_state(self, request: str, state: _Request, computed: int, blocks: Sequence[int]) -> None:
+        """`advance` for a request that is no longer in the table."""
+        self._requests[request] = state
+        try:
+            self.advance(request, computed, blocks)
+        finally:
+            del self._requests[request]
+
+    def _promise(self, state: _Request, computed: int) -> dict[str, Any] | None:
+        """Promise the leading run that the arena has or is getting; never an empty success."""
+        full, rest = divmod(computed, self.chunk_tokens)
+        keys = list(state.chain.keys[:full])
+        if rest and self.hub.measure.own.cuttable:
+            keys.append(state.chain.part_key(computed))
+        count = self.hub.run_with_filling(keys)
+        tokens = computed if count == full + 1 else count * self.chunk_tokens
+        peer = self.hub.promise(keys[:count]) if count else None
+        if peer is None:
+            self.hub.reports.count("nothing_to_promise")
+            return None
+        return {
+            PARAMS: {
+                "address": peer.address,
+                "incarnation": peer.incarnation,
+                "promise": peer.promise,
+                "tokens": tokens,
+            }
+        }
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan:
+        """What the worker should copy in this step; takes it off the list."""
+        loads = []
+        for request, state in list(self._loading.items()):
+            fetch = state.fetch
+            if fetch is None or (fetch.over is None and not state.ended):
+                continue
+            del self._loading[request]
+            number = next(self._numbers)
+            state.load = number
+            self._loads[number] = request
+            loads.append(self._load(number, request, state, fetch))
+        region = self.hub.arena.region
+        plan = StepPlan(
+            region.name, region.slots, region.slot_bytes, tuple(self._gathers), tuple(loads), tuple(self._fences),
+            dict(self._closing),
+        )  # fmt: skip
+        self._gathers, self._fences, self._closing = [], [], {}
+        return plan
+
+    def _load(self, number: int, request: str, state: _Request, fetch: Fetch) -> Load:
+        valid = 0 if state.ended else min(fetch.over or 0, state.target)
+        size, block = self.chunk_tokens, self.block_tokens
+        failed: tuple[int, ...] = ()
+        if valid < state.target:
+            # Whole blocks only: the engine recomputes from the first block that it is told of.
+            valid = max(valid // block * block, state.computed)
+            failed = () if state.ended else tuple(state.blocks[valid // block : -(-state.target // block)])
+        numbers = range(state.computed // size, -(-valid // size)) if valid > state.computed else range(0)
+        helds = [fetch.helds[n] for n in numbers]
+        layouts = tuple(held.layout for held in helds)
+        copy = Copy(
+            number,
+            request,
+            tuple(held.slot for held in helds),
+            tuple(self._row(state.blocks, n) for n in numbers),
+            tuple(max(state.computed - n * size, 0) for n in numbers),
+            tuple(min(valid - n * size, size) for n in numbers),
+            layouts if any(layouts) else None,
+        )
+        self._account(state, fetch, valid)
+        return Load(copy, failed)
+
+    def _account(self, state: _Request, fetch: Fetch, valid: int) -> None:
+        """Count each token once, under the member that it came from before any promotion."""
+        if state.ended:
+            return
+        self._count_prompt(state)
+        search, size = fetch.search, self.chunk_tokens
+        for number, held in fetch.helds.items():
+            start, end = max(number * size, state.computed), min((number + 1) * size, valid)
+            if end <= start:
+                continue
+            at = number - search.first
+            name = search.origin[at] if at < len(search.origin) else search.tail_origin
+            self.hub.reports.count("hit_tokens", end - start, member=name)
+            made = min(held.generated, end - start)
+            if made:
+                self.hub.reports.count("generated_hit_tokens", made, member=name)
+
+    def _count_prompt(self, state: _Request) -> None:
+        if state.counted:
+            return
+        state.counted = True
+        self.hub.reports.count("prompt_tokens", state.prompt)
+        self.hub.reports.count("hit_tokens", min(state.computed, state.prompt), member="engine")
+
+    def done(self, report: Report) -> None:
+        """The worker's report of copies that ended."""
+        for number in (*report.done, *report.failed):
+            failed = number in report.failed
+            fill = self._fills.pop(number, None)
+            if fill is not None:
+                self._filled(number, fill, failed)
+            elif number in self._loads:
+                self._loaded(self._loads.pop(number))
+
+    def _filled(self, number: int, fill: _Fill, failed: bool) -> None:
+        state = self._requests.get(fill.request)
+        if state is not None:
+            state.fills.discard(number)
+        if failed:
+            self.hub.reports.count("gathers_failed")
+            self.hub.cancel([held.slot for _, held in fill.chunks], [key for key, _ in fill.chunks])
+            return
+        chunks = fill.chunks
+        if fill.tail is not None:
+            key, held = chunks[0]
+            length = write_trailer(self.hub.arena.region.slot(held.slot), self.hub.measure.own, fill.tail)
+            chunks = ((key, attrs.evolve(held, length=length)),)
+        self.hub.commit(chunks, replace=fill.tail is not None, spread=fill.spread)
+
+    def _loaded(self, request: str) -> None:
+        state = self._requests.get(request)
+        if state is None:
+            return
+        self._let_go(request, state)
+        state.fetch = state.load = None
+        # What was loaded is in the arena or a pool already; `reserve` finds out chunk by chunk.
+        if state.ended:
+            del self._requests[request]
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def busy(self) -> bool:
+        """Whether the engine should keep stepping: copies to hand out, or loads under way."""
+        return bool(self._gathers or self._loading or self._closing or self._fills or self._loads)
+
+    def counts(self) -> dict[str, int]:
+        """Everything that must be back at zero when no request is alive."""
+        return {
+            "requests": len(self._requests), "loading": len(self._loading), "fills": len(self._fills),
+            "loads": len(self._loads),
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Close the hub; what the worker has not reported is dropped."""
+        for fill in self._fills.values():
+            self.hub.cancel([held.slot for _, held in fill.chunks], [key for key, _ in fill.chunks])
+        self._fills.clear()
+        self.hub.close()
