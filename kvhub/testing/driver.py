@@ -74,14 +74,23 @@ class Driver:
         layouts: Sequence[str] | None = None,
         generated: Sequence[int] | None = None,
         peer: Peer | None = None,
+        replace: bool = False,
     ) -> int:
         """Submit a batch and return its id; `lengths` default to whole slots."""
         if lengths is None:
             lengths = [self.region.slot_bytes] * len(slots)
         batch = Batch(
-            next(self._numbers), op, tuple(keys), tuple(slots), tuple(lengths), deadline,
-            None if layouts is None else tuple(layouts), None if generated is None else tuple(generated), peer,
-        )  # fmt: skip
+            next(self._numbers),
+            op,
+            tuple(keys),
+            tuple(slots),
+            tuple(lengths),
+            deadline,
+            None if layouts is None else tuple(layouts),
+            None if generated is None else tuple(generated),
+            peer,
+            replace,
+        )
         self.under_way[batch.id] = batch
         try:
             self.member.submit(batch)
@@ -138,15 +147,18 @@ class Driver:
 
     # -- whole chunks
 
-    def start_save(self, payloads: Mapping[Key, bytes], *, first: int = 0, deadline: float = EVER) -> int:
+    def start_save(
+        self, payloads: Mapping[Key, bytes], *, first: int = 0, deadline: float = EVER, replace: bool = False
+    ) -> int:
         """Put payloads into slots from `first` on and submit their SAVE."""
         slots = range(first, first + len(payloads))
         for slot, data in zip(slots, payloads.values(), strict=True):
             self.fill(slot, data)
-        return self.submit(Op.SAVE, [*payloads], slots, [len(data) for data in payloads.values()], deadline=deadline)
+        lengths = [len(data) for data in payloads.values()]
+        return self.submit(Op.SAVE, [*payloads], slots, lengths, deadline=deadline, replace=replace)
 
-    def save(self, payloads: Mapping[Key, bytes], *, first: int = 0) -> Completion:
-        return self.wait(self.start_save(payloads, first=first))
+    def save(self, payloads: Mapping[Key, bytes], *, first: int = 0, replace: bool = False) -> Completion:
+        return self.wait(self.start_save(payloads, first=first, replace=replace))
 
     def keep(self, payloads: Mapping[Key, bytes]) -> None:
         """Save and insist: every chunk is there now."""

@@ -38,7 +38,7 @@ class Faulty(Member):
         self._region: Region | None = None
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:
         """isinstance asks this: a wrapped store is a store and a wrapped transport a transport."""
         return type(self.inner)
 

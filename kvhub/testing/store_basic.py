@@ -121,6 +121,16 @@ class BasicLaws(Stage):
         (outcome,) = store.save({key: second}).outcomes
         assert store.read([key]) == [second if outcome is DONE else first]
 
+    def test_replace_puts_the_new_one_in_place(self, open_member: Opens) -> None:
+        """The latest tail takes the place of the one before; nothing else under a key ever changes."""
+        store, key, other = open_member(), make_key("tail"), chunks(2)
+        store.keep(other)
+        for length in (5000, 9000, 300):
+            assert store.save({key: make_payload(length, length)}, replace=True).outcomes == (DONE,)
+            assert store.read([key]) == [make_payload(length, length)]
+        assert store.save({key: make_payload("plain save")}).outcomes == (Outcome.KEPT,)
+        assert store.read([key, *other]) == [make_payload(300, 300), *other.values()]
+
     def test_save_copies(self, open_member: Opens) -> None:
         """After the completion the slot is someone else's: what was saved must not follow it."""
         store, kept = open_member(), chunks(3)

@@ -10,7 +10,7 @@ import pytest
 
 from kvhub import chunkfile
 from kvhub.testing.driver import Driver, names
-from kvhub.testing.region import CHUNK_BYTES, make_payload
+from kvhub.testing.region import CHUNK_BYTES, make_key, make_payload
 from kvhub.testing.stage import Opens, Stage
 from kvhub.testing.store_basic import chunks
 from kvhub.types import Key, MemberContext, Outcome
@@ -81,6 +81,20 @@ class SafetyLaws(Stage):
             if len(done) == len(keys):
                 return
         raise AssertionError(f"only {len(done)} of {len(keys)} saved chunks can be read")
+
+    def test_A27_reader_of_a_replaced_chunk(self, open_member: Opens) -> None:
+        """While tails are replaced, a reader gets the old one or the new one, whole, and never a miss."""
+        writer = open_member("writer")
+        reader = open_member("reader") if writer.member.capabilities.shared else writer
+        key = make_key("tail")
+        tails = [make_payload(n, CHUNK_BYTES - 2000 * n) for n in range(6)]
+        writer.keep({key: tails[0]})
+        for n in range(1, 6):
+            batch = writer.start_save({key: tails[n]}, replace=True)
+            while batch in writer.under_way:
+                assert reader.read([key])[0] in tails[n - 1 : n + 1], "neither the old tail nor the new one"
+                writer.poll()
+            assert writer.wait(batch).outcomes == (DONE,)
 
     def test_C01_many_writers_of_one_key(self, open_member: Opens) -> None:
         """Several hubs save one prefix at once: all succeed, one complete value stays, nobody reads a mixture."""

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections import deque
+from collections import deque, namedtuple
 
 import attrs
 
@@ -15,13 +15,8 @@ from kvhub.types import Capabilities, Completion, Op, Outcome
 LIMIT = 32000
 
 
-@attrs.frozen
-class ReferenceConfig:
-    objects: dict[tuple[bytes, bytes], bytes]
-
-
-def end(outcome, length=0, layout="", generated=0, moved=0, reason=""):
-    return outcome, length, layout, generated, moved, reason
+ReferenceConfig = attrs.make_class("ReferenceConfig", {"objects": attrs.field(type=dict)}, frozen=True)
+End = namedtuple("End", "outcome length layout generated moved reason", defaults=(0, "", 0, 0, ""))
 
 
 class ReferenceStore(Store):
@@ -56,43 +51,43 @@ class ReferenceStore(Store):
 
     def do(self, batch, at, name):
         if self.closed or batch.id in self.cancelled or time.monotonic() > batch.deadline:
-            return end(Outcome.LATE)
+            return End(Outcome.LATE)
         if batch.op is Op.FIND:
-            return end(Outcome.DONE if name in self.objects else Outcome.MISS)
+            return End(Outcome.DONE if name in self.objects else Outcome.MISS)
         if batch.op is Op.REMOVE:
             self.objects.pop(name, None)
-            return end(Outcome.DONE)
+            return End(Outcome.DONE)
         slot = self.region.slot(batch.slots[at], batch.lengths[at])
         return self.save(batch, at, name, slot) if batch.op is Op.SAVE else self.load(name, slot)
 
     def save(self, batch, at, name, slot):
         if slot.nbytes > LIMIT:
-            return end(Outcome.FULL, reason="size")
-        if name in self.objects:
-            return end(Outcome.KEPT)
+            return End(Outcome.FULL, reason="size")
+        if name in self.objects and not batch.replace:
+            return End(Outcome.KEPT)
         layout = batch.layouts[at] if batch.layouts else ""
         made = batch.generated[at] if batch.generated else 0
         header = chunkfile.pack(name[1], self.space, slot, layout=layout, generated=made)
         self.objects[name] = header + bytes(slot)
-        return end(Outcome.DONE, moved=slot.nbytes)
+        return End(Outcome.DONE, moved=slot.nbytes)
 
     def load(self, name, slot):
         data = self.objects.get(name)
         if data is None:
-            return end(Outcome.MISS)
+            return End(Outcome.MISS)
         try:
             header, payload = chunkfile.parse(data), memoryview(data)[chunkfile.HEADER_BYTES :]
             chunkfile.check(header, name[1], self.space, len(data), len(data))
             chunkfile.check_payload(header, payload)
         except chunkfile.Foreign:
-            return end(Outcome.MISS)
+            return End(Outcome.MISS)
         except chunkfile.Damaged as why:
             self.objects.pop(name)
-            return end(Outcome.CORRUPT, reason=why.reason)
+            return End(Outcome.CORRUPT, reason=why.reason)
         if payload.nbytes > slot.nbytes:
-            return end(Outcome.MISS, reason="room")
+            return End(Outcome.MISS, reason="room")
         slot[: payload.nbytes] = payload
-        return end(Outcome.DONE, payload.nbytes, header.layout, header.generated, payload.nbytes)
+        return End(Outcome.DONE, payload.nbytes, header.layout, header.generated, payload.nbytes)
 
     def poll(self):
         return [self.done.popleft() for _ in range(len(self.done))]

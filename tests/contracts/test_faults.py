@@ -1,5 +1,6 @@
 """The wrappers misbehave as they say, and not otherwise."""
 
+import contextlib
 import threading
 import time
 
@@ -35,10 +36,8 @@ def drive(store):
 
     yield drive
     for driver in drivers:
-        try:
+        with contextlib.suppress(OSError):
             driver.close()
-        except OSError:
-            pass
 
 
 def test_a_wrapped_store_passes_for_a_store(store, drive):
