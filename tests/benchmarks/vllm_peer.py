@@ -42,6 +42,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="OMP threads of an engine")
     parser.add_argument("--cache-gigabytes", type=int, default=2, help="host memory of a cache")
     parser.add_argument("--only", nargs="+", choices=rows.ORDER, default=list(rows.ORDER), metavar="ROW")
+    parser.add_argument(
+        "--quiet", type=float, default=20, help="seconds that a round waits for other processes to rest"
+    )
     parser.add_argument("--folder", type=Path, help="where pools and logs go; kept.  Default: a temporary folder")
     parser.add_argument("--json", type=Path, help="write every sample there")
     parser.add_argument("--strict", action="store_true", help="exit with 3 if a goal is short")
@@ -83,25 +86,26 @@ def close(built: list[Row]) -> None:
         row.close()
 
 
-def measure(built: list[Row], all_prompts: list[list[int]]) -> tuple[dict[str, list[report.Round]], float]:
-    """Every row answers every prompt; the first round only warms up and is thrown away."""
+def measure(built: list[Row], all_prompts: list[list[int]], quiet: float) -> dict[str, list[report.Round]]:
+    """Every row answers every prompt; the first round only warms up and is not counted."""
     results: dict[str, list[report.Round]] = {row.name: [] for row in built}
     order = list(built)
     shuffle = random.Random(7)
-    watch = machine.Watch([pid for row in built for pid in row.pids])
+    pids = [pid for row in built for pid in row.pids]
     for number, prompt in enumerate(all_prompts):
+        machine.wait_for_quiet(pids, quiet if number else 0)
         shuffle.shuffle(order)
         words = []
+        watch = machine.Watch(pids)
         for row in order:
             cold = row.cold(prompt)
             warm = tuple(sample for _ in range(WARM) if (sample := row.warm(prompt)))
             results[row.name].append(report.Round(cold, warm))
             served = "/".join(f"{sample.seconds * 1000:.0f}" for sample in warm)
             words.append(f"{row.name} {cold.seconds:.2f}s" + (f" {served}ms" if served else ""))
-        say(f"  {'warm-up' if number == 0 else f'round {number}'}: " + ", ".join(words))
-        if number == 0:
-            watch = machine.Watch([pid for row in built for pid in row.pids])
-    return results, watch.others()
+        title = f"round {number}" if number else "warm-up"
+        say(f"  {title} (others used {watch.others():.1f} cores): " + ", ".join(words))
+    return results
 
 
 def check(built: list[Row], results: dict[str, list[report.Round]], all_prompts: list[list[int]]) -> list[str]:
@@ -129,7 +133,7 @@ def main() -> int:
     names = [name for name in rows.ORDER if name in args.only or name == rows.PLAIN]
     if not (args.model / "config.json").is_file():
         raise SystemExit(f"vllm_peer: no model at {args.model} (found no config.json); build it with tests/models")
-    folder = args.folder or Path(tempfile.mkdtemp(prefix="kvhub-peer-"))
+    folder = (args.folder or Path(tempfile.mkdtemp(prefix="kvhub-peer-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     blocks = -(-args.tokens // BLOCK_TOKENS)
     setup = Setup(
@@ -152,7 +156,7 @@ def main() -> int:
     try:
         built = start(names, setup)
         all_prompts = prompts(args.rounds + 1, args.tokens)
-        results, others = measure(built, all_prompts)
+        results = measure(built, all_prompts, args.quiet)
         problems = check(built, results, all_prompts)
         idle = {row.name: machine.idle_share(row.pids, 1.0) for row in built}
     except EngineFailed as failure:
@@ -166,7 +170,6 @@ def main() -> int:
     for line in report.table(counted):
         say(line)
     say("idle rows use " + ", ".join(f"{name} {share * 100:.1f} %" for name, share in idle.items()) + " of a core")
-    say(f"other processes kept {others:.2f} cores busy meanwhile")
     found = report.goals(counted)
     for goal in found:
         say(goal.line())

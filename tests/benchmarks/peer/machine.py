@@ -41,6 +41,16 @@ class Watch:
         return max(0.0, (used_by_all() - self._all) - (used_by(self._pids) - self._ours)) / seconds
 
 
+def wait_for_quiet(pids: Iterable[int], seconds: float, *, cores: float = 0.25) -> None:
+    """Wait until processes other than ours use less than `cores`, at most `seconds` long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        watch = Watch(pids)
+        time.sleep(1.0)
+        if watch.others() < cores:
+            return
+
+
 def idle_share(pids: Iterable[int], seconds: float = 2.0) -> float:
     """Part of a core that these processes use while nobody asks anything of them."""
     pids = list(pids)
