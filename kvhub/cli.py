@@ -6,13 +6,14 @@ Exit status: 0 when all is well, 1 when what was looked at is not, 2 for a wrong
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from packaging.specifiers import SpecifierSet
 
@@ -70,6 +71,11 @@ def _complain(chosen: argparse.Namespace, where: str, problems: list[str], text:
         print(text, file=sys.stderr)
 
 
+def _quiet() -> contextlib.redirect_stdout[TextIO]:
+    """What plugins print while they are imported goes to stderr: stdout is ours, and may be JSON."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 # -- plugins ---------------------------------------------------------------------------------------------------------
 
 
@@ -79,7 +85,8 @@ def _plugins(chosen: argparse.Namespace) -> int:
     for info in registry.available():
         row: dict[str, Any] = {"name": info.name, "distribution": info.distribution, "version": info.version}
         try:
-            loaded = registry.load(info.name)
+            with _quiet():
+                loaded = registry.load(info.name)
         except PluginError as error:
             row["broken"] = str(error)
         else:
@@ -120,7 +127,8 @@ def _plugin_row(row: dict[str, Any]) -> list[str]:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    config = load(chosen.file or find(), Registry(), role=chosen.role)
+    with _quiet():
+        config = load(chosen.file or find(), Registry(), role=chosen.role)
     values = [(path, value) for path, value in config.values() if _of_role(path, chosen.role)]
     if chosen.json:
         effective = {path: {"value": _plain(value), "origin": config.origin[path]} for path, value in values}

@@ -59,7 +59,7 @@ def test_check_prints_values_and_origins(file: Path, capsys: Any, monkeypatch: p
     assert ["stores.host.capacity", "1073741824", "one.yaml:3"] in lines
     assert ["limits.lease", "5.0", "environment", "KVHUB_LIMITS__LEASE"] in lines
     assert ["chunk_tokens", "64", "default"] in lines
-    assert "both: retrieves from host; stores to host".split() in lines
+    assert ["both:", "retrieves", "from", "host;", "stores", "to", "host"] in lines
 
 
 def test_E03_check_says_when_the_environment_changes_keys(file: Path, capsys: Any, monkeypatch: Any) -> None:
@@ -121,6 +121,14 @@ def test_E06_plugins_lists_the_broken_with_their_reason(dists: Any, capsys: Any)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["good"]["stores"] == ["good"]
     assert "broken" in rows["exits"]
+
+
+def test_what_a_plugin_prints_does_not_spoil_our_output(dists: Any, file: Path, capsys: Any) -> None:
+    dists.add("loud-kv", "loud", "print('hello from a plugin')\nraise OSError")
+    assert main(["plugins", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)
+    assert "hello from a plugin" in said.err
 
 
 def test_engines_show_their_tested_range(dists: Any, capsys: Any) -> None:

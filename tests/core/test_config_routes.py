@@ -58,7 +58,7 @@ def both(store: list[Any], retrieve: list[Any], **more: Any) -> dict[str, Any]:
         (both(["host"], [{"from": "host", "deadline": "1h"}]), "at most 600s"),
         (both(["host"], [{"from": "host", "when": {"uses": 2}}]), "retrieve[0].when: unknown key"),
         (both(["host", {"to": "pool", "promote": []}], ["host"]), "store[1].promote: unknown key"),
-        (both(["host", {"to": "pool", "when": {"use": 2}}], ["host", "pool"]), "unknown condition; did you mean 'uses'?"),
+        (both(["host", {"to": "pool", "when": {"use": 2}}], ["host", "pool"]), "did you mean 'uses'?"),
         (both(["host", {"to": "pool", "when": {"uses": 0}}], ["host", "pool"]), "from 1 to 255, found 0"),
         (both(["host", {"to": "pool", "when": {"uses": True}}], ["host", "pool"]), "from 1 to 255, found True"),
         (both(["host", {"to": "pool", "when": "twice"}], ["host", "pool"]), "as 'when: {uses: 2}'"),
@@ -84,9 +84,9 @@ def test_what_a_role_may_not_say(registry: Registry, roles: dict[str, Any], said
 @pytest.mark.parametrize(
     ("roles", "said"),
     [
-        (both(["host", "pool"], ["host"]), "roles.both.store[1]: 'pool' is stored to, but no role of this file retrieves"),
-        (both(["pool", "host"], ["pool"]), "roles.both.store[1]: 'host' is this process's own memory, and both does not"),
-        (both(["pool"], ["host", "pool"]), "roles.both.retrieve[0]: can never hit: 'host' is this process's own memory"),
+        (both(["host", "pool"], ["host"]), "roles.both.store[1]: 'pool' is stored to, but no role of this"),
+        (both(["pool", "host"], ["pool"]), "roles.both.store[1]: 'host' is this process's own memory, and both"),
+        (both(["pool"], ["host", "pool"]), "roles.both.retrieve[0]: can never hit: 'host' is this process"),
         (both(["host", "wire"], ["host"]), "roles.both.store[1]: 'wire' is offered to a peer, but no role retrieves"),
         (both(["host"], ["host", "wire"]), "roles.both.retrieve[1]: no role offers chunks on 'wire'"),
         (both(["host", "pool"], ["host", {"from": "pool", "promote": ["cold"]}]),

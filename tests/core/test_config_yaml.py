@@ -31,7 +31,9 @@ def test_E01_scalars_have_the_value_that_they_show(text: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["no", "yes", "On", "off", "y", "N", "0123", "08", "-012", "0x1f", "0o17", "1_000", ".inf", "-.Inf", ".nan", "1e999", "9" * 30]
+    "text",
+    ["no", "yes", "On", "off", "y", "N", "0123", "08", "-012", "0x1f", "0o17", "1_000", ".inf",
+     "-.Inf", ".nan", "1e999", "9" * 30],
 )  # fmt: skip
 def test_E01_scalars_that_people_misread_are_refused_with_line_and_what_to_write(text: str) -> None:
     tree = read(f"\nkey: {text}\n", "a.yaml")

@@ -50,7 +50,7 @@ def test_the_host_tier_comes_by_the_same_way() -> None:
 def test_kinds_are_named_behind_a_slash(registry: Registry) -> None:
     assert registry.store("dir").__name__ == "DirStore"
     assert registry.store("dir/own").__name__ == "OwnDirStore"
-    with pytest.raises(PluginError, match="plugin 'dir' has no store 'dir/onw'; did you mean 'dir/own'?"):
+    with pytest.raises(PluginError, match=r"plugin 'dir' has no store 'dir/onw'; did you mean 'dir/own'?"):
         registry.store("dir/onw")
 
 
@@ -65,7 +65,7 @@ def test_a_first_class_with_a_kind_is_also_the_plugin_s_name(registry: Registry)
 def test_E13_a_name_that_nobody_has_lists_the_known_ones(dists: Any) -> None:
     dists.add("acme-kv", "acme")
     registry = Registry()
-    with pytest.raises(PluginError, match="unknown plugin 'acne'; did you mean 'acme'?"):
+    with pytest.raises(PluginError, match=r"unknown plugin 'acne'; did you mean 'acme'?"):
         registry.store("acne")
     with pytest.raises(PluginError, match=r"unknown plugin 'qqq'; known: acme, .*host"):
         registry.store("qqq")
@@ -77,7 +77,7 @@ def test_E13_only_our_own_names_get_an_install_hint(monkeypatch: pytest.MonkeyPa
     with pytest.raises(PluginError, match="plugin 's3' is not installed; pip install kvhub-s3"):
         registry.store("s3")
     with pytest.raises(
-        PluginError, match="unknown plugin 's33'; did you mean 's3', which pip install kvhub-s3 provides?"
+        PluginError, match=r"unknown plugin 's33'; did you mean 's3', which pip install kvhub-s3 provides?"
     ):
         registry.store("s33")
     with pytest.raises(PluginError) as caught:

@@ -134,14 +134,14 @@ def test_E16_a_misspelt_hook_is_a_start_error(registry: Registry) -> None:
     pm = pluggy.PluginManager("kvhub")
     pm.register(plugin(kvhub_stroe=lambda: ()))
     with pytest.raises(
-        PluginError, match="'kvhub_register_storse' is no hook of kvhub; did you mean 'kvhub_register_stores'?"
+        PluginError, match=r"'kvhub_register_storse' is no hook of kvhub; did you mean 'kvhub_register_stores'?"
     ):
         registry.add("typo", plugin(kvhub_register_storse=lambda: ()))
     assert not registry._pm.has_plugin("typo")
 
 
 def test_a_hook_that_is_not_marked_is_a_start_error(registry: Registry) -> None:
-    with pytest.raises(PluginError, match="'kvhub_register_stores' is not marked as a hook; write @kvhub.hookimpl"):
+    with pytest.raises(PluginError, match=r"'kvhub_register_stores' is not marked as a hook; write @kvhub.hookimpl"):
         registry.add("bare", SimpleNamespace(kvhub_register_stores=lambda: ()))
 
 
@@ -214,13 +214,13 @@ def test_two_classes_of_one_kind_and_a_kind_that_is_no_word(registry: Registry) 
     with pytest.raises(PluginError, match="First and Second are both 'bad'; give one another kind"):
         registry.add("bad", plugin(kvhub_register_stores=lambda: (first, second)))
     odd = type("Odd", (store,), {"kind": "a/b"})
-    with pytest.raises(PluginError, match="Odd.kind must be a short word, found 'a/b'"):
+    with pytest.raises(PluginError, match=r"Odd.kind must be a short word, found 'a/b'"):
         registry.add("bad", plugin(kvhub_register_stores=lambda: (odd,)))
 
 
 def test_options_that_no_one_could_set(registry: Registry) -> None:
     store = registry.store("dir")
-    with pytest.raises(PluginError, match="Bad.Config is not an attrs class"):
+    with pytest.raises(PluginError, match=r"Bad.Config is not an attrs class"):
         registry.add("bad", plugin(kvhub_register_stores=lambda: (type("Bad", (store,), {"Config": int}),)))
 
 
