@@ -55,7 +55,7 @@ class BlockingStore(Store):
     everywhere: 64 lower-case hex digits.  Names are unique within `context.namespace` only; keep namespaces apart.
 
     The methods are called from `workers` threads at once, never twice for one chunk.  They may block and may raise
-    anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.  Verification, deadlines, cancelling, queueing,
+    anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.  Batches have no order among them.  Verification, deadlines, cancelling, queueing,
     layouts and the counters `integrity_errors`, `io_errors`, `foreign_objects` and `conflicts` are done here.
     """
 
@@ -98,6 +98,13 @@ class BlockingStore(Store):
 
         True when written, False when another writer was first.  Called only when no good object was seen there.
         """
+
+    def replace(self, name: str, header: bytes, payload: memoryview) -> bool:
+        """Like `write`, for a save that replaces what is there; readers see the old object or the new one.
+
+        Define it where `write` refuses to overwrite.
+        """
+        return self.write(name, header, payload)
 
     def drop(self, name: str) -> None:
         """Remove the object if it is there.  Defining it claims `removes`."""
@@ -252,7 +259,7 @@ class BlockingStore(Store):
     def _save(self, name: str, batch: Batch, index: int) -> End:
         payload = self._region.slot(batch.slots[index], batch.lengths[index]).toreadonly()
         layout = (batch.layouts[index] if batch.layouts else "") or self.context.layout.text
-        if self.has(name) and self._is_kept(name, batch.keys[index], payload, layout):
+        if self.has(name) and self._stays(name, batch.keys[index], payload, layout, batch.replace):
             return End(Outcome.KEPT)
         header = chunkfile.pack(
             batch.keys[index],
@@ -262,14 +269,13 @@ class BlockingStore(Store):
             generated=batch.generated[index] if batch.generated else 0,
             writer=self._writer,
         )
-        if self.write(name, header, payload):
-            return End(Outcome.DONE, moved=payload.nbytes)
-        return End(Outcome.KEPT)
+        put = self.replace if batch.replace else self.write
+        return End(Outcome.DONE, moved=payload.nbytes) if put(name, header, payload) else End(Outcome.KEPT)
 
-    def _is_kept(self, name: str, key: Key, payload: memoryview, layout: str) -> bool:
-        """Whether an object with a sound header stays as it is; a damaged one is removed to make way.
+    def _stays(self, name: str, key: Key, payload: memoryview, layout: str, replace: bool) -> bool:
+        """Whether the object that is there stays as it is; a damaged one is removed to make way.
 
-        Of its payload only the length is known without reading it; a load finds the rest.
+        Only its header is read.  Of its payload that tells the length; a load finds the rest.
         """
         head = memoryview(bytearray(chunkfile.HEADER_BYTES))
         total = self.read(name, head, _NOTHING)
@@ -283,6 +289,8 @@ class BlockingStore(Store):
         except chunkfile.Damaged:
             self.context.report("integrity_errors", 1)
             self._discard(name, total, head)
+            return False
+        if replace:
             return False
         comparable = header.stored_bytes == payload.nbytes and header.layout == layout
         if comparable and header.checksum != chunkfile.payload_checksum(payload):

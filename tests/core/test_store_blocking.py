@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
-import os
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -264,6 +261,30 @@ def test_C13_another_layout_is_no_conflict(bench: Bench) -> None:
     assert bench.counts == {}
 
 
+def test_a_replacing_save_writes_over_what_is_good(open_bench) -> None:
+    class CreateOnly(RemovingShelf):
+        """Refuses to overwrite, as a conditional PUT does; so it defines `replace` too."""
+
+        def write(self, name: str, header: bytes, payload: memoryview) -> bool:
+            return not self.has(name) and super().write(name, header, payload)
+
+        def replace(self, name: str, header: bytes, payload: memoryview) -> bool:
+            return super().write(name, header, payload)
+
+    bench, tail = open_bench(CreateOnly), make_payload("a newer tail", 100)
+    assert bench.hub.save({KEY: tail}, replace=True).outcomes == (DONE,)
+    assert bench.hub.read([KEY]) == [tail]
+    assert bench.counts == {}
+
+
+def test_C25_a_replacing_save_leaves_a_foreign_object(bench: Bench) -> None:
+    """Two versions of kvhub on one pool: neither destroys the other's tails."""
+    bench.stored = bench.stored[:8] + b"\x02\x00" + bench.stored[10:]
+    before = bench.stored
+    assert bench.hub.save({KEY: DATA}, replace=True).outcomes == (KEPT,)
+    assert bench.stored == before
+
+
 def test_losing_a_race_to_another_writer_is_kept(open_bench) -> None:
     class Lost(RemovingShelf):
         def write(self, name: str, header: bytes, payload: memoryview) -> bool:
@@ -291,89 +312,3 @@ def test_payloads_go_straight_to_the_author(open_bench) -> None:
     bench.hub.run(Op.LOAD, [KEY], [40], [CHUNK_BYTES + 5])
     memory = bench.hub.region.view.obj
     assert seen == [(memory, CHUNK_BYTES, True), (memory, CHUNK_BYTES + 5, False)]
-
-
-class Interrupted(BaseException):
-    """Like asyncio.CancelledError: not an Exception."""
-
-
-RAISED = [
-    (OSError(errno.EIO, "x"), FAILED, "EIO"),
-    (OSError(errno.ESTALE, "x"), FAILED, "ESTALE"),
-    (OSError(errno.EMFILE, "x"), FAILED, "EMFILE"),
-    (PermissionError(errno.EACCES, "x"), FAILED, "EACCES"),
-    (OSError("a message without a number"), FAILED, "OSError"),
-    (TimeoutError(), FAILED, "TimeoutError"),
-    (ValueError("x"), FAILED, "ValueError"),
-    (MemoryError(), FAILED, "MemoryError"),
-    (Interrupted(), FAILED, "Interrupted"),
-    (SystemExit(1), FAILED, "SystemExit"),
-    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), FULL, "ENOSPC"),
-    (OSError(errno.EDQUOT, "x"), FULL, "EDQUOT"),
-]
-
-
-@pytest.mark.parametrize(("raised", "outcome", "reason"), RAISED, ids=[row[2] for row in RAISED])
-def test_C18_whatever_a_method_raises_is_an_outcome(open_bench, raised, outcome, reason) -> None:
-    class Broken(RemovingShelf):
-        broken = False
-
-        def _break(self, *_: object) -> None:
-            if self.broken:
-                raise raised
-
-        def has(self, name: str) -> bool:
-            self._break()
-            return super().has(name)
-
-        def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
-            self._break()
-            return super().read(name, header, payload)
-
-        def write(self, name: str, header: bytes, payload: memoryview) -> bool:
-            self._break()
-            return super().write(name, header, payload)
-
-        def drop(self, name: str) -> None:
-            self._break()
-            super().drop(name)
-
-    bench = open_bench(Broken)
-    keys = [KEY, *(make_key(n) for n in range(9))]
-    bench.member.broken = True
-    for op, slots in itertools.product(Op, [range(10)]):
-        done = bench.hub.run(op, keys, slots if op in (Op.LOAD, Op.SAVE) else ())
-        assert (done.outcomes, done.reason) == ((outcome,) * 10, reason)
-    assert bench.counts == ({} if outcome is FULL else {"io_errors": 40})
-    bench.member.broken = False
-    assert bench.hub.read([KEY]) == [DATA]
-    assert bench.hub.save({OTHER: DATA}).outcomes == (DONE,)
-
-
-def test_C18_a_failing_removal_stays_corrupt(open_bench) -> None:
-    class Sticky(RemovingShelf):
-        def drop(self, name: str) -> None:
-            raise OSError(errno.EROFS, "x")
-
-    bench = open_bench(Sticky)
-    bench.stored = bench.stored[:-1]
-    assert bench.hub.load([KEY]).outcomes == (CORRUPT,)
-    assert bench.counts == {"integrity_errors": 1, "io_errors": 1}
-
-
-@pytest.mark.parametrize(
-    ("op", "keys", "slots", "lengths", "words"),
-    [
-        (Op.LOAD, [KEY], [0, 1], [1], "LOAD of 1 keys came with 2 slots"),
-        (Op.SAVE, [KEY, OTHER], [0, 1], [1], "SAVE of 2 keys came with 1 lengths"),
-        (Op.FIND, [KEY, OTHER], [0], [], "FIND of 2 keys came with 1 slots"),
-        (Op.LOAD, [KEY[:31]], [0], [1], "a key has 32 bytes"),
-        (Op.LOAD, [KEY], [64], [1], "slots run from 0 to 63"),
-        (Op.SAVE, [KEY], [-1], [1], "slots run from 0 to 63"),
-        (Op.SAVE, [KEY], [0], [32769], "lengths run from 0 to 32768 bytes"),
-    ],
-)
-def test_misuse_raises_where_it_is_made(bench: Bench, op, keys, slots, lengths, words) -> None:
-    with pytest.raises(MisuseError, match=f"^shelf: .*{words}"):
-        bench.hub.submit(op, keys, slots, lengths)
-    bench.hub.settle(0.01)

@@ -65,8 +65,10 @@ def hold_to_namespace(member: str, path: Path, namespace_json: str, scratch: Scr
         text = path.read_text()
     try:
         theirs = json.loads(text)
-    except ValueError as error:
-        raise KvhubError(f"{member}: {path} is no JSON ({error}); delete that one file, then start again") from error
+    except ValueError:
+        theirs = None
+    if not isinstance(theirs, dict):
+        raise KvhubError(f"{member}: {path} is no JSON object; delete that one file, then start again")
     if theirs != mine:
         differing = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
         raise KvhubError(

@@ -87,19 +87,20 @@ class Scratch:
     def sweep(self) -> int:
         """Remove what dead hubs left; how many files.  What others sweep at the same time is no error."""
         now = os.stat(self.path).st_mtime
+        return sum(self._sweep_owner(owner, now) for owner in _entries(self.parent) if owner.path != self.path)
+
+    @staticmethod
+    def _sweep_owner(owner: os.DirEntry[str], now: float) -> int:
         swept = 0
-        for owner in _entries(self.parent):
-            directory = f"{self.parent}/{owner.name}"
-            if directory == self.path:
-                continue
+        with contextlib.suppress(OSError):
             dead = surely_dead(owner.name)
-            with contextlib.suppress(OSError):
-                for left in _entries(directory):
-                    if dead or now - left.stat(follow_symlinks=False).st_mtime > AGE_SECONDS:
+            for left in [*_entries(owner.path), owner]:
+                if dead or now - left.stat(follow_symlinks=False).st_mtime > AGE_SECONDS:
+                    if left is owner:
+                        os.rmdir(owner.path)
+                    else:
                         os.unlink(left.path)
                         swept += 1
-                if dead or now - owner.stat(follow_symlinks=False).st_mtime > AGE_SECONDS:
-                    os.rmdir(directory)
         return swept
 
     def remove(self) -> None:

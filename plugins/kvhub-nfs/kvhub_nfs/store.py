@@ -90,10 +90,12 @@ class DirectoryStore(BlockingStore):
             probe.hold_to_namespace(
                 self.context.name, Path(self._home, "namespace.json"), self.context.namespace_json, self._scratch
             )
-        except OSError as error:
+            self.context.report("swept_files", self._scratch.sweep())
+        except BaseException as error:
             self._scratch.remove()
-            raise probe.refusal(self.context.name, root, error) from error
-        self.context.report("swept_files", self._scratch.sweep())
+            if isinstance(error, OSError):
+                raise probe.refusal(self.context.name, root, error) from error
+            raise
 
     def shut(self) -> None:
         self._scratch.remove()

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kvhub_nfs import DirectoryStore
 
 from kvhub.testing.driver import Driver
 from kvhub.testing.region import make_context
 from kvhub.types import Key
+from kvhub_nfs import DirectoryStore
 
 WORKER = Path(__file__).parent / "other_hub.py"
 

@@ -10,12 +10,11 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from kvhub_nfs import DirectoryStore
-
 from kvhub.errors import KvhubError
 from kvhub.testing.driver import Driver
 from kvhub.testing.region import make_context, make_key, make_payload
 from kvhub.types import Op, Outcome
+from kvhub_nfs import DirectoryStore
 
 
 def open_hub(root: str, *, slots: int = 16, slot_bytes: int = 2**20) -> Driver:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kvhub_nfs import DirectoryStore, LocalStore
 
 from kvhub.testing.store import StoreContract
 from kvhub.types import Key, MemberContext
+from kvhub_nfs import DirectoryStore, LocalStore
 
 
 class Files:
