@@ -54,9 +54,10 @@ class BlockingStore(Store):
     An object is 4096 bytes of header followed by the payload (see `kvhub.chunkfile`), under a name that is safe
     everywhere: 64 lower-case hex digits.  Names are unique within `context.namespace` only; keep namespaces apart.
 
-    The methods are called from `workers` threads at once, never twice for one chunk.  They may block and may raise
-    anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.  Batches have no order among them.  Verification, deadlines, cancelling, queueing,
-    layouts and the counters `integrity_errors`, `io_errors`, `foreign_objects` and `conflicts` are done here.
+    The methods are called from `workers` threads at once, never twice for one chunk of a batch; batches have no order
+    among them.  They may block and may raise anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.
+    Verification, deadlines, cancelling, queueing, layouts and the counters `integrity_errors`, `io_errors`,
+    `foreign_objects` and `conflicts` are done here.
     """
 
     workers: int = 4
