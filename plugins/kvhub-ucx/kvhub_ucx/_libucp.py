@@ -1,0 +1,442 @@
+"""The one file that knows libucp: finds it, checks it, and wraps the few calls that the wire needs, through ctypes.
+
+A provider is a way to find the library: `wheel` (the `libucx` module of libucx-cu12 or libucx-cu13) or `system` (the
+loader's own `libucp.so.0`: the one with RDMA verbs).  A binding such as ucxx would be a third entry of `_PROVIDERS`,
+since it hands out the same library.
+
+Structures are those of the UCP API 1.13; every later 1.x only appended fields, which field masks keep out of the way.
+Calls that may take long release the GIL (CDLL), calls of a few microseconds keep it (PyDLL), because taking the GIL
+back from a busy engine thread can cost 5 ms.
+
+Nothing here is thread-safe: one thread owns a context and all its workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as c
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvhub.errors import KvhubError
+
+INSTALL = "install one with: pip install 'kvhub-ucx[libucx]', or for RDMA: apt-get install libucx0"
+OLDEST, NEWEST_MAJOR = (1, 13), 1
+
+IN_PROGRESS, BUSY, CANCELED = 1, -15, -16
+_TAG, _WAKEUP = 1, 16
+_ERR_MODE_PEER, _FORCE, _IOV = 1, 1, 2
+_ATTR_DATATYPE, _ATTR_FLAGS, _NEVER_AT_ONCE = 8, 16, 1 << 16
+_ALL_BITS = (1 << 64) - 1
+
+# UCX reads these while it is loaded, not from ucp_config: it must install no signal handler in the engine's process,
+# start no thread of its own, and not write warnings between the engine's log lines.
+_AT_LOAD = {
+    "UCX_HANDLE_ERRORS": "none",
+    "UCX_ERROR_SIGNALS": "",
+    "UCX_VFS_ENABLE": "n",
+    "UCX_WARN_UNUSED_ENV_VARS": "n",
+    "UCX_LOG_LEVEL": "error",
+}
+
+
+class _Params(c.Structure):
+    _fields_ = (
+        ("field_mask", c.c_uint64), ("features", c.c_uint64), ("request_size", c.c_size_t),
+        ("request_init", c.c_void_p), ("request_cleanup", c.c_void_p), ("tag_sender_mask", c.c_uint64),
+        ("mt_workers_shared", c.c_int), ("estimated_num_eps", c.c_size_t), ("estimated_num_ppn", c.c_size_t),
+        ("name", c.c_char_p),
+    )  # fmt: skip
+
+
+class _WorkerParams(c.Structure):
+    _fields_ = (
+        ("field_mask", c.c_uint64), ("thread_mode", c.c_int), ("cpu_mask", c.c_uint64 * 16), ("events", c.c_uint),
+        ("user_data", c.c_void_p), ("event_fd", c.c_int), ("flags", c.c_uint64), ("name", c.c_char_p),
+        ("am_alignment", c.c_size_t), ("client_id", c.c_uint64),
+    )  # fmt: skip
+
+
+_ERROR_CALLBACK = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_int8)
+
+
+class _ErrorHandler(c.Structure):
+    _fields_ = (("callback", _ERROR_CALLBACK), ("argument", c.c_void_p))
+
+
+class _SockAddr(c.Structure):
+    _fields_ = (("address", c.c_void_p), ("length", c.c_uint))
+
+
+class _EndpointParams(c.Structure):
+    _fields_ = (
+        ("field_mask", c.c_uint64), ("address", c.c_void_p), ("err_mode", c.c_int), ("err_handler", _ErrorHandler),
+        ("user_data", c.c_void_p), ("flags", c.c_uint), ("sockaddr", _SockAddr), ("conn_request", c.c_void_p),
+        ("name", c.c_char_p), ("local_sockaddr", _SockAddr),
+    )  # fmt: skip
+
+
+class _MapParams(c.Structure):
+    _fields_ = (
+        ("field_mask", c.c_uint64), ("address", c.c_void_p), ("length", c.c_size_t), ("flags", c.c_uint),
+        ("prot", c.c_uint), ("memory_type", c.c_int), ("exported", c.c_void_p),
+    )  # fmt: skip
+
+
+class _RequestParam(c.Structure):
+    _fields_ = (
+        ("op_attr_mask", c.c_uint32), ("flags", c.c_uint32), ("request", c.c_void_p), ("callback", c.c_void_p),
+        ("datatype", c.c_uint64), ("user_data", c.c_void_p), ("reply_buffer", c.c_void_p),
+        ("memory_type", c.c_int), ("recv_info", c.c_void_p), ("memh", c.c_void_p),
+    )  # fmt: skip
+
+
+class _ReceiveInfo(c.Structure):
+    _fields_ = (("sender_tag", c.c_uint64), ("length", c.c_size_t))
+
+
+class _LaneEntry(c.Structure):
+    _fields_ = (("transport", c.c_char_p), ("device", c.c_char_p))
+
+
+class _EndpointAttr(c.Structure):
+    _fields_ = (
+        ("field_mask", c.c_uint64), ("name", c.c_char * 32), ("local", c.c_uint64 * 16), ("remote", c.c_uint64 * 16),
+        ("entries", c.POINTER(_LaneEntry)), ("num_entries", c.c_uint), ("entry_size", c.c_size_t),
+        ("user_data", c.c_void_p),
+    )  # fmt: skip
+
+
+_SIZES = (
+    (_Params, 80), (_WorkerParams, 200), (_EndpointParams, 104), (_MapParams, 48), (_RequestParam, 72),
+    (_ReceiveInfo, 16), (_LaneEntry, 16), (_EndpointAttr, 328),
+)  # fmt: skip
+
+_P, _PP = c.c_void_p, c.POINTER(c.c_void_p)
+# name: (result, arguments, whether the call may take long)
+_CALLS: dict[str, tuple[Any, tuple[Any, ...], bool]] = {
+    "ucp_config_read": (c.c_int8, (c.c_char_p, c.c_char_p, _PP), False),
+    "ucp_config_modify": (c.c_int8, (_P, c.c_char_p, c.c_char_p), False),
+    "ucp_config_release": (None, (_P,), False),
+    "ucp_init_version": (c.c_int8, (c.c_uint, c.c_uint, _P, _P, _PP), True),
+    "ucp_cleanup": (None, (_P,), True),
+    "ucp_mem_map": (c.c_int8, (_P, _P, _PP), True),
+    "ucp_mem_unmap": (c.c_int8, (_P, _P), True),
+    "ucp_worker_create": (c.c_int8, (_P, _P, _PP), True),
+    "ucp_worker_destroy": (None, (_P,), True),
+    "ucp_worker_get_address": (c.c_int8, (_P, _PP, c.POINTER(c.c_size_t)), False),
+    "ucp_worker_release_address": (None, (_P, _P), False),
+    "ucp_worker_get_efd": (c.c_int8, (_P, c.POINTER(c.c_int)), False),
+    "ucp_worker_arm": (c.c_int8, (_P,), False),
+    "ucp_ep_create": (c.c_int8, (_P, _P, _PP), True),
+    "ucp_ep_close_nbx": (_P, (_P, _P), True),
+    "ucp_ep_query": (c.c_int8, (_P, _P), False),
+    "ucp_tag_send_nbx": (_P, (_P, _P, c.c_size_t, c.c_uint64, _P), True),
+    "ucp_tag_recv_nbx": (_P, (_P, _P, c.c_size_t, c.c_uint64, c.c_uint64, _P), False),
+    "ucp_tag_recv_request_test": (c.c_int8, (_P, _P), False),
+    "ucp_request_check_status": (c.c_int8, (_P,), False),
+    "ucp_request_cancel": (None, (_P, _P), False),
+    "ucp_request_free": (None, (_P,), False),
+}
+
+
+class UcxError(KvhubError):
+    """libucp said no; `status` is its negative code."""
+
+    def __init__(self, status: int, call: str, text: str) -> None:
+        self.status = status
+        super().__init__(f"UCX: {call} failed: {text} ({status})")
+
+
+def _already_loaded() -> str | None:
+    """The soname when some other package has loaded libucp: a second copy in one process would not share its state."""
+    try:
+        c.CDLL("libucp.so.0", mode=os.RTLD_NOLOAD | os.RTLD_LOCAL)
+    except OSError:
+        return None
+    return "libucp.so.0"
+
+
+def _wheel() -> str | None:
+    spec = importlib.util.find_spec("libucx")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
+    # These names, in this order, are what `libucx.load_library()` opens: the wheel holds copies under several names,
+    # and opening another one would map a second UCX.  Its libucs_signal is left out: it installs signal handlers.
+    for name in ("libucs.so", "libuct.so", "libucp.so"):
+        path = folder / name
+        if not path.exists():
+            return None
+        c.CDLL(str(path), mode=os.RTLD_LOCAL)
+    return "libucp.so.0"
+
+
+def _system() -> str | None:
+    try:
+        c.CDLL("libucp.so.0", mode=os.RTLD_LOCAL)
+    except OSError:
+        return None
+    return "libucp.so.0"
+
+
+_PROVIDERS: dict[str, Callable[[], str | None]] = {"wheel": _wheel, "system": _system}
+PROVIDERS = ("auto", *_PROVIDERS)
+
+
+def _rdma_here() -> bool:
+    try:
+        return any(Path("/sys/class/infiniband").iterdir())
+    except OSError:
+        return False
+
+
+def _order(provider: str) -> tuple[str, ...]:
+    """`auto`: the system's library first where there is RDMA hardware, since no wheel on the index has verbs."""
+    if provider != "auto":
+        return (provider,)
+    return ("system", "wheel") if _rdma_here() else ("wheel", "system")
+
+
+@contextlib.contextmanager
+def _load_environment() -> Iterator[None]:
+    added = [name for name in _AT_LOAD if name not in os.environ]
+    os.environ.update({name: _AT_LOAD[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+class Library:
+    """libucp, loaded and bound; one per process, see `load`."""
+
+    def __init__(self, soname: str, provider: str) -> None:
+        for structure, size in _SIZES:
+            if c.sizeof(structure) != size:
+                raise KvhubError(
+                    f"UCX: {structure.__name__} has {c.sizeof(structure)} bytes on this platform where the UCP API has "
+                    f"{size}; this plugin supports 64-bit Linux only"
+                )
+        self.provider = provider
+        quick, long = c.PyDLL(soname, mode=os.RTLD_LOCAL), c.CDLL(soname, mode=os.RTLD_LOCAL)
+        numbers = [c.c_uint() for _ in range(3)]
+        quick.ucp_get_version(*(c.byref(number) for number in numbers))
+        self.version = tuple(number.value for number in numbers)
+        if self.version[0] != NEWEST_MAJOR or self.version[:2] < OLDEST:
+            raise KvhubError(
+                f"UCX: found libucp {self.version_text} ({provider}), but this plugin knows 1.13 and later 1.x; "
+                f"{INSTALL}"
+            )
+        for name, (result, arguments, takes_long) in _CALLS.items():
+            function = getattr(long if takes_long else quick, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        self._progress_at = c.cast(long.ucp_worker_progress, c.c_void_p).value
+        self._lfind = c.CDLL(None).lfind
+        self._lfind.restype, self._lfind.argtypes = c.c_void_p, (_P, _P, c.POINTER(c.c_size_t), c.c_size_t, _P)
+        self._status_text = c.PyDLL("libucs.so.0", mode=os.RTLD_LOCAL).ucs_status_string
+        self._status_text.restype, self._status_text.argtypes = c.c_char_p, (c.c_int8,)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version))
+
+    def text(self, status: int) -> str:
+        """UCX's own words for a status."""
+        return str(self._status_text(status).decode())
+
+    def check(self, status: int, call: str) -> None:
+        if status != 0:
+            raise UcxError(status, call, self.text(status))
+
+    def progress(self, worker: int | None, most: int) -> int:
+        """Call ucp_worker_progress until it has nothing to do, at most `most` times; how often it had.
+
+        The loop runs in C with the GIL released, or an engine thread at work in Python would cost up to 5 ms for every
+        64 KiB that arrive.  libc has that loop: lfind calls compar(worker, element) for one element after the other
+        until it returns 0, and tells at which element that was; elements are never looked at, so they may be numbers.
+        """
+        first = 1 << 20
+        found = self._lfind(worker, first, c.byref(c.c_size_t(most)), 1, self._progress_at)
+        return most if found is None else int(found) - first
+
+    def request(self, pointer: int | None, call: str) -> int:
+        """A request handle, or 0 when the operation has ended at once.  Raises UcxError."""
+        if pointer is None:
+            return 0
+        if pointer > _ALL_BITS - 128:
+            status = pointer - (1 << 64)
+            raise UcxError(status, call, self.text(status))
+        return pointer
+
+
+_lock = threading.Lock()
+_loaded: list[Library] = []
+
+
+def load(provider: str = "auto") -> Library:
+    """libucp of this process; loads it on the first call.  Raises KvhubError that says how to install it."""
+    with _lock:
+        if _loaded:
+            return _loaded[0]
+        with _load_environment():
+            soname, found = _already_loaded(), "already loaded"
+            for name in () if soname else _order(provider):
+                soname, found = _PROVIDERS[name](), name
+                if soname:
+                    break
+        if soname is None:
+            raise KvhubError(f"UCX: no libucp found (provider {provider}); {INSTALL}")
+        _loaded.append(Library(soname, found))
+        return _loaded[0]
+
+
+class Context:
+    """A UCP context with the tag and wake-up features, made with `settings` (names without UCX_)."""
+
+    def __init__(self, library: Library, settings: Mapping[str, str]) -> None:
+        self.library = library
+        config, handle = c.c_void_p(), c.c_void_p()
+        library.check(library.ucp_config_read(None, None, c.byref(config)), "ucp_config_read")
+        try:
+            for name, value in settings.items():
+                status = library.ucp_config_modify(config, name.encode(), value.encode())
+                library.check(status, f"setting {name}={value}")
+            params = _Params(field_mask=1, features=_TAG | _WAKEUP)
+            status = library.ucp_init_version(*OLDEST, c.byref(params), config, c.byref(handle))
+            library.check(status, "ucp_init")
+        finally:
+            library.ucp_config_release(config)
+        self.handle = handle.value
+        self._mapped: list[int | None] = []
+
+    def register(self, address: int, length: int) -> None:
+        """Make memory known to the devices once, so that no transfer registers it again."""
+        params, handle = _MapParams(field_mask=3, address=address, length=length), c.c_void_p()
+        self.library.check(self.library.ucp_mem_map(self.handle, c.byref(params), c.byref(handle)), "ucp_mem_map")
+        self._mapped.append(handle.value)
+
+    def close(self) -> None:
+        """All workers must be destroyed before."""
+        while self._mapped:
+            self.library.ucp_mem_unmap(self.handle, self._mapped.pop())
+        if self.handle is not None:
+            self.library.ucp_cleanup(self.handle)
+            self.handle = None
+
+
+class Worker:
+    """One worker with at most one endpoint: what one link owns, so that destroying it fences that link alone."""
+
+    def __init__(self, context: Context) -> None:
+        self.library = library = context.library
+        handle, efd = c.c_void_p(), c.c_int()
+        params = _WorkerParams(field_mask=1, thread_mode=0)
+        status = library.ucp_worker_create(context.handle, c.byref(params), c.byref(handle))
+        library.check(status, "ucp_worker_create")
+        self.handle = handle.value
+        library.check(library.ucp_worker_get_efd(handle, c.byref(efd)), "ucp_worker_get_efd")
+        self.efd = efd.value
+        self.endpoint: int | None = None
+        self.failed = 0
+        """Status with which the error handler was called; 0 while the endpoint is well."""
+        self._callback = _ERROR_CALLBACK(self._on_error)
+        self._out = _RequestParam(op_attr_mask=_ATTR_DATATYPE, datatype=_IOV)
+        self._out_at = c.addressof(self._out)
+        self._in = _RequestParam(op_attr_mask=_ATTR_DATATYPE | _NEVER_AT_ONCE, datatype=_IOV)
+        self._in_at = c.addressof(self._in)
+        self._info = _ReceiveInfo()
+        self._info_at = c.addressof(self._info)
+
+    def _on_error(self, _argument: object, _endpoint: object, status: int) -> None:
+        self.failed = status
+
+    def address(self) -> bytes:
+        """What the peer needs to reach this worker."""
+        pointer, length = c.c_void_p(), c.c_size_t()
+        status = self.library.ucp_worker_get_address(self.handle, c.byref(pointer), c.byref(length))
+        self.library.check(status, "ucp_worker_get_address")
+        try:
+            return c.string_at(pointer.value or 0, length.value)
+        finally:
+            self.library.ucp_worker_release_address(self.handle, pointer)
+
+    def connect(self, address: bytes) -> None:
+        """Make the endpoint, with peer error handling, which both sides must have alike."""
+        buffer, handle = c.create_string_buffer(address, len(address)), c.c_void_p()
+        params = _EndpointParams(
+            field_mask=7, address=c.addressof(buffer), err_mode=_ERR_MODE_PEER,
+            err_handler=_ErrorHandler(self._callback, None),
+        )  # fmt: skip
+        self.library.check(self.library.ucp_ep_create(self.handle, c.byref(params), c.byref(handle)), "ucp_ep_create")
+        self.endpoint = handle.value
+
+    def lanes(self) -> tuple[str, ...]:
+        """`transport/device` of every lane of the endpoint; empty where the library cannot say."""
+        attr = _EndpointAttr(field_mask=8, num_entries=16, entry_size=c.sizeof(_LaneEntry))
+        entries = (_LaneEntry * 16)()
+        attr.entries = c.cast(entries, c.POINTER(_LaneEntry))
+        if self.library.ucp_ep_query(self.endpoint, c.byref(attr)) != 0:
+            return ()
+        found = [f"{e.transport.decode()}/{e.device.decode()}" for e in entries[: attr.num_entries] if e.transport]
+        return tuple(dict.fromkeys(found))
+
+    def progress(self, most: int = 64) -> int:
+        """Move things along; 0 when there was nothing to do.  Releases the GIL, see `Library.progress`."""
+        return self.library.progress(self.handle, most)
+
+    def arm(self) -> bool:
+        """Whether `efd` will become readable at the next event; False: there are events now, progress first."""
+        return bool(self.library.ucp_worker_arm(self.handle) == 0)
+
+    def send(self, tag: int, iov: int, entries: int) -> int:
+        """Send the pieces that the array of (address, length) at `iov` lists, as one message.
+
+        Returns a request, 0 if the message is on its way already.  `iov` and the pieces are lent until the end.
+        """
+        pointer = self.library.ucp_tag_send_nbx(self.endpoint, iov, entries, tag, self._out_at)
+        return self.library.request(pointer, "ucp_tag_send")
+
+    def receive(self, tag: int, iov: int, entries: int) -> int:
+        """Post a receive into pieces; lent likewise.  Always returns a request, so that its length can be asked."""
+        pointer = self.library.ucp_tag_recv_nbx(self.handle, iov, entries, tag, _ALL_BITS, self._in_at)
+        return self.library.request(pointer, "ucp_tag_recv")
+
+    def status(self, request: int) -> int:
+        """IN_PROGRESS, 0, or a negative status."""
+        return int(self.library.ucp_request_check_status(request))
+
+    def received(self, request: int) -> tuple[int, int]:
+        """(status, bytes) of a receive; bytes mean something when the status is 0."""
+        status = self.library.ucp_tag_recv_request_test(request, self._info_at)
+        return int(status), int(self._info.length)
+
+    def cancel(self, request: int) -> None:
+        """Withdraw a receive that no message has met; it then ends with CANCELED."""
+        self.library.ucp_request_cancel(self.handle, request)
+
+    def free(self, request: int) -> None:
+        self.library.ucp_request_free(request)
+
+    def force_close(self) -> int:
+        """Cut the endpoint off without asking the peer.  Returns a request, 0 if that is done or there is none."""
+        endpoint, self.endpoint = self.endpoint, None
+        if endpoint is None:
+            return 0
+        param = _RequestParam(op_attr_mask=_ATTR_FLAGS, flags=_FORCE)
+        return self.library.request(self.library.ucp_ep_close_nbx(endpoint, c.byref(param)), "ucp_ep_close")
+
+    def destroy(self) -> None:
+        """After this no message of the peer can reach memory any more, whatever state its requests were in."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self.library.ucp_worker_destroy(handle)

@@ -1,0 +1,54 @@
+"""A real transfer inside this process at start: a UCX that cannot move bytes is found before any peer is."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+
+from kvhub.errors import KvhubError
+from kvhub_ucx._libucp import IN_PROGRESS, Context, Worker
+
+_BYTES = 256 * 1024
+
+
+def probe(context: Context, timeout: float = 5.0) -> tuple[str, ...]:
+    """Send 256 KiB from one worker to another; returns the lanes that UCX chose.  Raises KvhubError."""
+    sender, receiver = Worker(context), Worker(context)
+    try:
+        receiver.connect(sender.address())
+        sender.connect(receiver.address())
+        source, sink = array("B", os.urandom(_BYTES)), array("B", bytes(_BYTES))
+        sends, receives = array("Q", source.buffer_info()), array("Q", sink.buffer_info())
+        requests = [
+            (receiver, receiver.receive(1, receives.buffer_info()[0], 1)),
+            (sender, sender.send(1, sends.buffer_info()[0], 1)),
+        ]
+        deadline = time.monotonic() + timeout
+        while any(request and worker.status(request) == IN_PROGRESS for worker, request in requests):
+            if not sender.progress() + receiver.progress():
+                if time.monotonic() > deadline:
+                    raise KvhubError(
+                        f"UCX: 256 KiB did not arrive within {timeout:g} s on lanes {', '.join(sender.lanes())}; "
+                        "check the options transports and devices, and UCX_* in the environment"
+                    )
+                time.sleep(0.0002)
+        for worker, request in requests:
+            if request:
+                context.library.check(worker.status(request), "probe transfer")
+                worker.free(request)
+        if sink != source:
+            raise KvhubError("UCX: the probe's bytes arrived changed; this machine's UCX cannot be trusted")
+        return sender.lanes()
+    finally:
+        for worker in (sender, receiver):
+            _end(worker)
+
+
+def _end(worker: Worker) -> None:
+    request, deadline = worker.force_close(), time.monotonic() + 1.0
+    while request and worker.status(request) == IN_PROGRESS and time.monotonic() < deadline:
+        worker.progress()
+    if request:
+        worker.free(request)
+    worker.destroy()

@@ -1,0 +1,107 @@
+"""Which UCX settings this plugin chooses, and what a configuration may not do; nothing here touches UCX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvhub.errors import KvhubError
+from kvhub_ucx import _addresses
+from kvhub_ucx.config import Config
+
+# Measured on TCP loopback and shared memory with peer error handling on; see the README's table for the reasons.
+_ALWAYS = {
+    "RNDV_THRESH": "inf",
+    "TCP_TX_SEG_SIZE": "60K",
+    "TCP_CM_REUSEADDR": "y",
+    "MM_ERROR_HANDLING": "y",
+    "RCACHE_MAX_UNRELEASED": "1024",
+}
+
+
+def rdma_devices() -> list[str]:
+    """`mlx5_0:1` of every RDMA port of this machine."""
+    root = Path("/sys/class/infiniband")
+    try:
+        return sorted(f"{port.parent.parent.name}:{port.name}" for port in root.glob("*/ports/*"))
+    except OSError:
+        return []
+
+
+def transports(config: Config) -> str:
+    """UCX_TLS.  A TCP lane is always there: without one, UCX never learns that a peer on shared memory died."""
+    if config.transports == "tcp":
+        return "tcp,self"
+    if config.transports == "auto":
+        return ("ib," if rdma_devices() else "") + "posix,tcp,self"
+    names = config.transports.split(",")
+    return ",".join(dict.fromkeys([*names, "tcp", "self"]))
+
+
+def devices(config: Config) -> str:
+    """UCX_NET_DEVICES: UCX listens on every interface unless told, so it is told the one that peers are to use."""
+    if config.devices != "auto":
+        return config.devices
+    host = ""
+    for text in (config.advertise, config.listen):
+        if text and not _addresses.is_any(_addresses.parse(text)[0]):
+            host = str(_addresses.resolve(*_addresses.parse(text))[1][0])
+            break
+    if not host:
+        return "all"
+    name = _addresses.interface_of(host)
+    if name is None:
+        return "all"
+    return ",".join([name, *(rdma_devices() if name != "lo" and config.transports != "tcp" else [])])
+
+
+def choose(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Settings for `ucp_config_modify`.  What the user set as UCX_* in the environment is left to the user."""
+    wanted = {"TLS": transports(config), "NET_DEVICES": devices(config), **_ALWAYS}
+    return {name: value for name, value in wanted.items() if f"UCX_{name}" not in environment}
+
+
+def exposed(config: Config) -> bool:
+    """Whether anything listens beyond loopback: the control connection, or UCX itself."""
+    beyond = devices(config) != "lo"
+    if config.listen:
+        beyond = beyond or not _addresses.is_loopback(_addresses.parse(config.listen)[0])
+    return beyond
+
+
+def secret(config: Config, where: str, environment: Mapping[str, str] = os.environ) -> bytes:
+    """The shared secret, empty where none is asked for.  Raises KvhubError where one is missing."""
+    if config.secret_env:
+        value = environment.get(config.secret_env, "")
+        if len(value) < 8:
+            found = f"has {len(value)} characters" if value else "is not set"
+            raise KvhubError(
+                f"{where}.secret_env: environment variable {config.secret_env} {found}; "
+                "set it to the same secret of at least 8 characters on every hub"
+            )
+        return value.encode()
+    if exposed(config):
+        raise KvhubError(
+            f"{where}: listen={config.listen!r} with devices={devices(config)!r} can be reached from other machines "
+            "and there is no secret; set secret_env to the name of an environment variable that holds one, "
+            "or listen on 127.0.0.1"
+        )
+    return b""
+
+
+def advertised(config: Config, where: str, host: str, port: int) -> str:
+    """What peers are told, given the address that was really bound.  Raises KvhubError when nobody could use it."""
+    if config.advertise:
+        name, number = _addresses.parse(config.advertise)
+        return _addresses.show(name, number or port)
+    if not _addresses.is_any(host):
+        return _addresses.show(host, port)
+    found = _addresses.routable()
+    if len(found) == 1:
+        return _addresses.show(found[0], port)
+    have = f"has several addresses ({', '.join(found)})" if found else "has no address that other machines can reach"
+    raise KvhubError(
+        f"{where}.listen: {config.listen!r} is every interface and this machine {have}; "
+        "set advertise to the host:port that peers should use"
+    )

@@ -1,0 +1,200 @@
+"""`Target`: one address that this hub pulls from, with at most one connect at a time and a pause after failures."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kvhub.types import Batch, Completion, Outcome
+from kvhub_ucx import _addresses
+from kvhub_ucx import _frames as frames
+from kvhub_ucx._channel import Channel
+from kvhub_ucx._link import State
+from kvhub_ucx._pull import PullLink
+
+if TYPE_CHECKING:
+    from kvhub_ucx._wire import Wire
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_MOST_PROMISES = 4096
+
+
+class Target:
+    """Batches wait here while their link is made.  Everything runs on the wire's thread."""
+
+    def __init__(self, wire: Wire, address: str) -> None:
+        self.wire = wire
+        self.address = address
+        self.link: PullLink | None = None
+        self.problem = ""
+        """Why the last pairing failed, for operators; empty once one succeeded."""
+        self._waiting: deque[Batch] = deque()
+        self._promises: deque[str] = deque(maxlen=_MOST_PROMISES)
+        self._failures = 0
+        self._retry_at = 0.0
+        self._reason = ""
+        self._resolving = False
+        self._expired: deque[str] = deque(maxlen=64)
+        """Incarnations that answered here once, or were expected here and were not: their processes are gone."""
+
+    @property
+    def idle(self) -> bool:
+        return self.link is None and not self._waiting and not self._resolving
+
+    def want(self, incarnation: str) -> None:
+        """Make sure that a link exists or is being made, to this incarnation if that can be."""
+        link = self.link
+        if link is not None and link.state is State.UP and link.peer is not None:
+            if incarnation in ("", link.peer.incarnation) or incarnation in self._expired:
+                return
+            # The process behind the link may be gone without a word, as when its machine was replaced.
+            self._expired.append(link.peer.incarnation)
+            link.close("incarnation", "the peer was restarted")
+        if self.link is None:
+            self._dial()
+
+    def submit(self, batch: Batch) -> None:
+        assert batch.peer is not None
+        incarnation = batch.peer.incarnation
+        if self.wire.stopping:
+            self._fail(batch, "closed")
+            return
+        if incarnation and incarnation in self._expired:
+            self._fail(batch, "incarnation")
+            return
+        if self.link is None and time.monotonic() < self._retry_at:
+            self._fail(batch, self._reason)
+            return
+        self.want(incarnation)
+        self._waiting.append(batch)
+        self._start_waiting()
+
+    def fulfil(self, incarnation: str, promise: str) -> None:
+        """Best effort: said when there is a link, and lost with the process that gave it."""
+        if self.wire.stopping or (incarnation and incarnation in self._expired):
+            return
+        self._promises.append(promise)
+        if self.link is not None or time.monotonic() >= self._retry_at:
+            self.want(incarnation)
+            self._start_waiting()
+
+    def cancel(self, batch_id: int) -> None:
+        for batch in [one for one in self._waiting if one.id == batch_id]:
+            self._waiting.remove(batch)
+            self._end(batch, Outcome.LATE, "cancelled")
+        if self.link is not None:
+            self.link.cancel(batch_id)
+
+    def forget(self) -> None:
+        """Drop the pairing; what waits or is under way ends with FAILED."""
+        self._promises.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            self._fail(batch, "forgotten")
+        if self.link is not None:
+            self.link.close("forgotten")
+
+    # Making a link.
+
+    def _dial(self) -> None:
+        if self._resolving:
+            return
+        host, port = _addresses.parse(self.address)
+        if _addresses.literal(host.partition("%")[0]) is not None:
+            self._connect(*_addresses.resolve(host, port))
+            return
+        # A resolver can hang for many seconds, and this thread carries the other peers' transfers.
+        self._resolving = True
+        threading.Thread(target=self._resolve, args=(host, port), name="kvhub-ucx-resolve", daemon=True).start()
+
+    def _resolve(self, host: str, port: int) -> None:
+        try:
+            family, address = _addresses.resolve(host, port)
+        except OSError as error:
+            problem = f"cannot resolve {host}: {error.strerror}"
+            self.wire.post(lambda: self._resolved(lambda: self._failed("unreachable", problem)))
+            return
+        self.wire.post(lambda: self._resolved(lambda: self._connect(family, address)))
+
+    def _resolved(self, then: object) -> None:
+        self._resolving = False
+        if callable(then) and not self.wire.stopping:
+            then()
+
+    def _connect(self, family: socket.AddressFamily, address: tuple[object, ...]) -> None:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        channel = Channel(sock)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            channel.close()
+            self._failed("unreachable" if code != errno.ECONNREFUSED else "refused", os.strerror(code))
+            return
+        self.link = PullLink(self.wire, channel, self)
+        self.wire.add(self.link)
+
+    # What the link says.
+
+    def on_up(self, link: PullLink) -> None:
+        assert link.peer is not None
+        self._failures, self._retry_at, self.problem = 0, 0.0, ""
+        self.wire.log.info(
+            "wire.paired", peer=self.address, incarnation=link.peer.incarnation, lanes=",".join(link.lanes())
+        )
+        self._start_waiting()
+
+    def on_closed(self, link: PullLink) -> None:
+        self.link = None
+        if link.reason in ("closed", "forgotten", "incarnation"):
+            pass
+        elif link.peer is not None and link.was_up:
+            self.wire.log.info("wire.lost", peer=self.address, reason=link.reason, text=link.text)
+        else:
+            self._failed(link.reason, link.text)
+        if self._waiting and not self.wire.stopping:
+            self._dial()
+
+    def _failed(self, reason: str, text: str) -> None:
+        self._failures += 1
+        # The second try is immediate: a peer that restarts refuses once and then answers.
+        if self._failures > 1:
+            self._retry_at = time.monotonic() + min(_FIRST_PAUSE * 2 ** (self._failures - 2), _LONGEST_PAUSE)
+        if text != self.problem:
+            self.wire.log.warning("wire.not_paired", peer=self.address, reason=reason, text=text)
+        self._reason, self.problem = reason, text
+        self.wire.report("pair_failed", 1)
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            self._fail(batch, reason)
+
+    def _start_waiting(self) -> None:
+        link = self.link
+        while link is not None and link.state is State.UP and link.peer is not None and self._promises:
+            link.say(frames.Fulfilled(self._promises.popleft()))
+        while link is not None and link.state is State.UP and link.peer is not None and self._waiting:
+            batch = self._waiting.popleft()
+            expected = batch.peer.incarnation if batch.peer is not None else ""
+            if expected in ("", link.peer.incarnation):
+                link.start(batch)
+            else:
+                self._expired.append(expected)
+                self._fail(batch, "incarnation")
+
+    def _fail(self, batch: Batch, reason: str) -> None:
+        self._end(batch, Outcome.FAILED, reason)
+
+    def _end(self, batch: Batch, outcome: Outcome, reason: str) -> None:
+        count = len(batch.keys)
+        self.wire.complete(batch, Completion(batch.id, (outcome,) * count, (0,) * count, reason=reason))
+
+    def due(self) -> float:
+        return min((batch.deadline for batch in self._waiting), default=float("inf"))
+
+    def tick(self, now: float) -> None:
+        for batch in [one for one in self._waiting if now >= one.deadline]:
+            self._waiting.remove(batch)
+            self._end(batch, Outcome.LATE, "timeout")
