@@ -18,6 +18,8 @@ from kvhub.yamlfile import below, read_value
 PREFIX = "KVHUB_"
 READ_ELSEWHERE = frozenset({"KVHUB_CONFIG"})
 """Variables of ours that name no option: the path of the file."""
+TESTS = "KVHUB_TEST_"
+"""Begins the variables of the project's own tests, which processes under test inherit."""
 TOP = ("chunk_tokens", "on_miss", "model", "limits", "stores", "transports", "roles")
 _NAMED = ("stores", "transports", "roles")
 
@@ -41,7 +43,7 @@ def overlay(data: dict[str, Any], environ: Mapping[str, str], problems: list[str
     secrets = _named_by_options(data)
     done: list[str] = []
     for name in sorted(environ):
-        if name in READ_ELSEWHERE or name in secrets or _service(name, environ[name]):
+        if name in READ_ELSEWHERE or name.startswith(TESTS) or name in secrets or _service(name, environ[name]):
             continue
         if name.startswith(PREFIX):
             path, problem = _apply(data, name, environ[name], places)

@@ -120,7 +120,13 @@ def test_variables_of_others_are_left_alone(read: Any, pd_text: str) -> None:
         "KVHUB_FRONT_PORT_80_TCP": "tcp://10.0.0.1:80",
         "KV_HUB_SERVICE_HOST": "10.0.0.1",
     }
-    ours = {"KVHUB_CONFIG": "/etc/kvhub.yaml", "KVHUB_POOL_SECRET": "x", "KV_S3": "x", "KVCACHE_HUB_X": "x"}
+    ours = {
+        "KVHUB_CONFIG": "/etc/kvhub.yaml",
+        "KVHUB_TEST_MODELS": "x",
+        "KVHUB_POOL_SECRET": "x",
+        "KV_S3": "x",
+        "KVCACHE_HUB_X": "x",
+    }
     text = pd_text.replace("root: /mnt/kv", "root: /mnt/kv, secret_env: KVHUB_POOL_SECRET")
     assert read(services | ours, text).warnings == ()
     assert "unknown variable" in problems(read, {"KVHUB_PORT": "7700"})[0]
