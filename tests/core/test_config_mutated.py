@@ -13,7 +13,8 @@ from kvhub.plugins import Registry
 
 PIECES = [
     "[", "]", "{", "}", ":", ",", "-", "'", '"', "~", "|", "?", "<<", "#", "\n", "  ", "\t", "\x00", "é", "null", "1",
-    "true", "no", "1e3", "0123", "&a", "*a", "!!x", "[]", "{}", "a", "host", "pool", "wire", "use", "from", "to", "both",
+    "true", "no", "1e3", "0123", "&a", "*a", "!!x", "[]", "{}", "a", "host", "pool", "wire", "use", "from",
+    "both",
 ]  # fmt: skip
 VARIABLES = ["CHUNK_TOKENS", "LIMITS__LEASE", "STORES__POOL__ROOT", "ROLES__DECODE__STORE", "MODEL__ID", "STORES____X"]
 
