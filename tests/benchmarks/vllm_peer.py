@@ -128,14 +128,7 @@ def check(built: list[Row], results: dict[str, list[report.Round]], all_prompts:
     return found
 
 
-def main() -> int:
-    args = arguments()
-    names = [name for name in rows.ORDER if name in args.only or name == rows.PLAIN]
-    if not (args.model / "config.json").is_file():
-        raise SystemExit(f"vllm_peer: no model at {args.model} (found no config.json); build it with tests/models")
-    folder = (args.folder or Path(tempfile.mkdtemp(prefix="kvhub-peer-"))).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    blocks = -(-args.tokens // BLOCK_TOKENS)
+def setup_of(args: argparse.Namespace, folder: Path) -> Setup:
     setup = Setup(
         model=args.model.resolve(),
         python=args.python,
@@ -148,7 +141,42 @@ def main() -> int:
         folder=folder,
     )
     # Little more than two prompts: the warm-up round then touches every page of it.
-    setup = attrs.evolve(setup, kv_bytes=(2 * blocks + 6) * BLOCK_TOKENS * setup.token_bytes)
+    blocks = 2 * -(-args.tokens // BLOCK_TOKENS) + 6
+    return attrs.evolve(setup, kv_bytes=blocks * BLOCK_TOKENS * setup.token_bytes)
+
+
+def require(args: argparse.Namespace, names: list[str]) -> None:
+    """End with a sentence if something that the rows need is not there."""
+    if not (args.model / "config.json").is_file():
+        raise SystemExit(
+            f"vllm_peer: no model at {args.model} (found no config.json); build it with tests/models/build.py"
+        )
+    if {rows.PEER_DRAM, rows.PEER_FILES} & set(names) and not Path(args.peer_python).is_file():
+        raise SystemExit(
+            f"vllm_peer: no python at {args.peer_python}; build the peer's environment with lmcache_env.sh, "
+            f"or leave its rows out with --only"
+        )
+    if args.folder and args.folder.is_dir() and any(args.folder.iterdir()):
+        raise SystemExit(f"vllm_peer: {args.folder} is not empty; pools left from another run would serve this one")
+
+
+def tell(counted: report.Results, idle: dict[str, float]) -> list[report.Goal]:
+    for line in report.table(counted):
+        say(line)
+    say("idle rows use " + ", ".join(f"{name} {share * 100:.1f} %" for name, share in idle.items()) + " of a core")
+    found = report.goals(counted)
+    for goal in found:
+        say(goal.line())
+    return found
+
+
+def main() -> int:
+    args = arguments()
+    names = [name for name in rows.ORDER if name in args.only or name == rows.PLAIN]
+    require(args, names)
+    folder = (args.folder or Path(tempfile.mkdtemp(prefix="kvhub-peer-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    setup = setup_of(args, folder)
     megabytes = args.tokens * setup.token_bytes / 1e6
     say(f"{args.tokens} tokens a prompt, {megabytes:.0f} MB of KV; {args.rounds} rounds of {len(names)} rows")
     say(f"pools and logs are in {folder}")
@@ -164,23 +192,16 @@ def main() -> int:
         return 1
     finally:
         close(built)
-        if args.folder is None and sys.exc_info()[0] is None:
-            shutil.rmtree(folder, ignore_errors=True)
     counted = {name: rounds[1:] for name, rounds in results.items()}
-    for line in report.table(counted):
-        say(line)
-    say("idle rows use " + ", ".join(f"{name} {share * 100:.1f} %" for name, share in idle.items()) + " of a core")
-    found = report.goals(counted)
-    for goal in found:
-        say(goal.line())
+    found = tell(counted, idle)
+    if args.json:
+        args.json.write_text(json.dumps({name: [attrs.asdict(one) for one in many] for name, many in counted.items()}))
     for problem in problems:
         say(f"PROBLEM {problem}")
-    if args.json:
-        args.json.write_text(
-            json.dumps({name: [attrs.asdict(each) for each in rounds] for name, rounds in counted.items()}, indent=1)
-        )
     if problems:
         return 1
+    if args.folder is None:
+        shutil.rmtree(folder, ignore_errors=True)
     return 3 if args.strict and not all(goal.met for goal in found) else 0
 
 

@@ -3,7 +3,8 @@
     python engine.py '{"model": ..., "prefix_cache": true, "connector": {...} or null, ...}'
 
 Orders: `{"do": "run", "prompt": [ids]}` generates one token and times it; `"reset"` empties the engine's own prefix
-cache; `"settle"` lets stores that run in the background end; `"counters"` reads the connector's own figures; `"quit"`.
+cache; `"settle"` lets stores that run in the background end; `"counters"` reads what kvhub moved (see
+`inside.py`); `"quit"`.
 Everything that libraries print goes to stderr, so an answer is never mixed with a log line.
 """
 
@@ -59,65 +60,58 @@ def run(llm: Any, prompt: list[int]) -> Answer:
     }
 
 
-def settle(llm: Any) -> Answer:
+def settle(core: Any, inside: Any) -> Answer:
     """Step through what a connector still has to do: an in-process engine steps only inside `generate`."""
-    core = llm.llm_engine.engine_core.engine_core
     end = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < end:
-        if core.scheduler.has_requests():
+        if core.scheduler.has_requests() or (inside and inside.working):
             core.step()
-        elif pending(counters()):
+        elif inside and inside.pending:
             time.sleep(0.002)
         else:
             return {}
     raise RuntimeError(f"the engine or its connector still works {SETTLE_SECONDS:.0f} s after the last request")
 
 
-def counters() -> Answer:
-    """The figures of kvhub's connector since its start; {} in an engine without it.
-
-    `stored_bytes`, `stored_seconds`, `loaded_bytes`, `loaded_seconds`, `pending` (stores not yet visible) and
-    `sources`, tokens served by member name.
-    """
-    connector = sys.modules.get("kvhub_vllm.connector")
-    return connector.stats() if connector else {}
-
-
-def pending(figures: Answer) -> bool:
-    return bool(figures.get("pending"))
-
-
-def serve(llm: Any, orders: TextIO, answers: TextIO) -> None:
+def serve(llm: Any, inside: Any, orders: TextIO, answers: TextIO) -> None:
     for line in orders:
         order = json.loads(line)
         if order["do"] == "quit":
             return
         try:
-            answer = obey(llm, order)
+            answer = obey(llm, inside, order)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def obey(llm: Any, order: Answer) -> Answer:
+def obey(llm: Any, inside: Any, order: Answer) -> Answer:
     match order["do"]:
         case "run":
             return run(llm, order["prompt"])
         case "reset":
             return {"done": bool(llm.reset_prefix_cache())}
         case "settle":
-            return settle(llm)
+            return settle(llm.llm_engine.engine_core.engine_core, inside)
         case "counters":
-            return counters()
+            return dict(inside.figures()) if inside else {}
     raise ValueError(f"unknown order {order['do']!r}")
 
 
 def main() -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
-        llm = build(json.loads(sys.argv[1]))
+        order = json.loads(sys.argv[1])
+        inside = None
+        if order["connector"] and order["connector"]["kv_connector"] == "KvhubConnector":
+            from peer.inside import Inside
+
+            inside = Inside()
+        llm = build(order)
+        if inside:
+            inside.find(llm.llm_engine.engine_core.engine_core)
         print(json.dumps({"ready": True}), file=answers, flush=True)
-        serve(llm, sys.stdin, answers)
+        serve(llm, inside, sys.stdin, answers)
     shutdown = getattr(llm.llm_engine.engine_core, "shutdown", None)
     if shutdown:
         shutdown()

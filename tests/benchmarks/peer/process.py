@@ -29,6 +29,7 @@ def environment(threads: int) -> dict[str, str]:
         "LMCACHE_TRACK_USAGE": "false",
         "LMCACHE_DISABLE_BANNER": "1",
         "PYTHONHASHSEED": "0",
+        "PYTHONPATH": str(HERE.parent),  # with -P: the names of our files hide no library's
         "TZ": "UTC",  # LMCache's log lines carry local time
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
@@ -46,7 +47,7 @@ class EngineProcess:
         self._log = log
         with log.open("w") as sink:
             self._process = subprocess.Popen(
-                [python, str(HERE / "engine.py"), json.dumps(order)],
+                [python, "-P", str(HERE / "engine.py"), json.dumps(order)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,

@@ -1,0 +1,111 @@
+"""What kvhub moved and how long it took, read inside the engine's process.
+
+Copies are timed around the kernels' calls, a directory's loads and saves from the order to its end.  Overlapping work
+of one kind counts once: a rate is bytes over the time in which at least one of them ran.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kvhub.types import Completion, Op
+
+FAULTS = ("faults", "gathers_failed", "arena_full", "reserve_full", "short_fetches")
+
+
+class Busy:
+    """Bytes that moved, and the time in which something was moving."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._since = 0.0
+        self.bytes = 0
+        self.seconds = 0.0
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._running:
+                self._since = time.perf_counter()
+            self._running += 1
+
+    def end(self, moved: int) -> None:
+        with self._lock:
+            self._running -= 1
+            self.bytes += moved
+            if not self._running:
+                self.seconds += time.perf_counter() - self._since
+
+
+class Inside:
+    """Built before the engine; `find` is called once the engine is there."""
+
+    def __init__(self) -> None:
+        from kvhub_kernels import copier
+
+        self.gathers, self.scatters, self.saves, self.loads = Busy(), Busy(), Busy(), Busy()
+        for name, busy in (("gather", self.gathers), ("scatter", self.scatters)):
+            setattr(copier, name, _timed(getattr(copier, name), busy))
+        self._scheduler: Any = None
+
+    def find(self, core: Any) -> None:
+        """Take hold of the connector's half that lives in the engine core."""
+        self._scheduler = core.scheduler.connector.scheduler
+        hub = self._scheduler.session.hub
+        order = hub.order
+
+        def timed(member: str, op: Op, keys: Any, *, done: Callable[[Completion], None], **more: Any) -> int:
+            busy = {Op.SAVE: self.saves, Op.LOAD: self.loads}.get(op)
+            if busy is None:
+                return int(order(member, op, keys, done=done, **more))
+
+            def ended(completion: Completion) -> None:
+                busy.end(completion.moved)
+                done(completion)
+
+            busy.begin()
+            return int(order(member, op, keys, done=ended, **more))
+
+        hub.order = timed
+
+    @property
+    def working(self) -> bool:
+        """Whether the engine has to step although no request runs."""
+        return bool(self._scheduler.busy())
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is still on its way to a store."""
+        return not self._scheduler.session.hub.idle()
+
+    def figures(self) -> dict[str, Any]:
+        """Running totals; `sources` is tokens served by member name."""
+        found: dict[str, Any] = {
+            name: {"bytes": busy.bytes, "seconds": busy.seconds}
+            for name, busy in (
+                ("gathers", self.gathers),
+                ("scatters", self.scatters),
+                ("saves", self.saves),
+                ("loads", self.loads),
+            )
+        }
+        counts = self._scheduler.session.hub.reports.counts()
+        found["sources"] = {member: n for (name, member, _), n in counts.items() if name == "hit_tokens"}
+        found["faults"] = {why or name: n for (name, _, why), n in counts.items() if name in FAULTS}
+        return found
+
+
+def _timed(function: Callable[..., int], busy: Busy) -> Callable[..., int]:
+    def call(*args: Any, **more: Any) -> int:
+        busy.begin()
+        moved = 0
+        try:
+            moved = function(*args, **more)
+        finally:
+            busy.end(moved)
+        return moved
+
+    return call
