@@ -16,7 +16,8 @@ def arena_tensor(view: memoryview, slots: int, slot_bytes: int) -> torch.Tensor:
     view = memoryview(view)
     if view.readonly or view.nbytes != slots * slot_bytes or not view.c_contiguous:
         raise MisuseError(
-            f"an arena of {slots} slots of {slot_bytes} bytes needs a writable, contiguous view of {slots * slot_bytes} "
-            f"bytes, found {view.nbytes} bytes{', read-only' if view.readonly else ''}"
+            f"an arena of {slots} slots of {slot_bytes} bytes needs a writable, contiguous view of "
+            f"{slots * slot_bytes} bytes, found {view.nbytes} bytes{', read-only' if view.readonly else ''}; "
+            "hand over the view of the region that was attached"
         )
     return torch.frombuffer(view.cast("B"), dtype=torch.uint8).view(slots, slot_bytes)

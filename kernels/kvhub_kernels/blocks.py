@@ -32,8 +32,8 @@ class EngineBlocks:
         if problems:
             raise LayoutError(
                 f"the engine's KV memory contradicts the layout declared for it ({layout.kind}, key order "
-                f"{layout.key_order!r}): {'; '.join(problems)}; declare the layout that the engine really has, or describe "
-                "the blocks as opaque"
+                f"{layout.key_order!r}): {'; '.join(problems)}; declare the layout that the engine really has, or "
+                "describe the blocks as opaque"
             )
         first = self.layers[0]
         self.device = first.device
@@ -92,7 +92,7 @@ def _layer_problem(layer: torch.Tensor, layout: Layout, page: int) -> str:
 
 
 def _shape(layout: Layout) -> list[int] | None:
-    """Sizes of one layer's block in the order of the layout, without axes of size 1; None if K and V differ in order."""
+    """Sizes of one layer's block in the layout's order, without axes of size 1; None if K and V differ in order."""
     if not layout.cuttable or (
         layout.kind == "attention" and (layout.key_order != layout.value_order or layout.key_dim != layout.value_dim)
     ):

@@ -7,13 +7,14 @@ from types import ModuleType
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kvhub.errors import LayoutError, MisuseError
 from kvhub.layout import Layout
 from kvhub_kernels import cpu_native, cpu_torch
 from kvhub_kernels.blocks import EngineBlocks
-from kvhub_kernels.plan import Pieces, Plan, cut
+from kvhub_kernels.plan import Ints, Pieces, Plan, cut
 from kvhub_kernels.planes import planes
 from kvhub_kernels.sides import EngineSide, Place, Side, SlotSide
 
@@ -72,14 +73,15 @@ def convert(
     rows = int(src.shape[0])
     if rows != int(dst.shape[0]) or src.device != dst.device:
         raise MisuseError(
-            f"convert needs as many rows in dst as in src, on one device, found {dst.shape} and {src.shape}"
+            f"convert needs as many rows in dst as in src, on one device, found {tuple(dst.shape)} on "
+            f"{dst.device} and {tuple(src.shape)} on {src.device}"
         )
     if tokens is None:
         tokens = int(src.shape[1]) // source.block_bytes * source.block_tokens
     last = np.broadcast_to(np.asarray(tokens, dtype=np.int64), (rows,))
     first = np.zeros(rows, dtype=np.int64)
-    _check_room(src, source, first, last, "src")
-    _check_room(dst, target, first, last, "dst")
+    _check_room(src, source, last, "src")
+    _check_room(dst, target, last, "dst")
     pieces, _ = cut(np.arange(rows, dtype=np.int64), first, last, source.block_tokens, target.block_tokens)
     here = Place(pieces.slot, pieces.slot_block, pieces.slot_token)
     there = Place(pieces.other, pieces.other_block, pieces.other_token)
@@ -110,14 +112,15 @@ def _cut(engine: EngineBlocks, arena: torch.Tensor, plan: Plan, layout: Layout) 
     chunk = plan.blocks.shape[1] * engine.layout.block_tokens
     if plan.slots.min() < 0 or plan.slots.max() >= arena.shape[0]:
         raise MisuseError(
-            f"the plan names slots {plan.slots.min()} to {plan.slots.max()} of an arena of {arena.shape[0]}"
+            f"the plan names slots {plan.slots.min()} to {plan.slots.max()} where the arena has "
+            f"0 to {arena.shape[0] - 1}"
         )
     if (plan.first < 0).any() or (plan.first > plan.last).any() or (plan.last > chunk).any():
         raise MisuseError(
-            f"a plan's token ranges must lie inside [0, {chunk}), found first {plan.first.min()} to {plan.first.max()}, "
-            f"last {plan.last.min()} to {plan.last.max()}"
+            f"a plan's token ranges must run forward inside [0, {chunk}), found first {plan.first.min()} to "
+            f"{plan.first.max()}, last {plan.last.min()} to {plan.last.max()}"
         )
-    _check_room(arena, layout, plan.first, plan.last, "arena")
+    _check_room(arena, layout, plan.last, "arena")
     pieces, row = cut(plan.slots, plan.first, plan.last, layout.block_tokens, engine.layout.block_tokens)
     blocks = plan.blocks[row, pieces.other_block]
     if blocks.size and (blocks.min() < 0 or blocks.max() >= engine.blocks):
@@ -143,11 +146,12 @@ def _check_arena(arena: torch.Tensor, name: str) -> None:
         )
 
 
-def _check_room(arena: torch.Tensor, layout: Layout, first: object, last: np.ndarray, name: str) -> None:  # type: ignore[type-arg]
+def _check_room(arena: torch.Tensor, layout: Layout, last: Ints, name: str) -> None:
     end = int(last.max(initial=0))
     if layout.payload_bytes(end) > arena.shape[1]:
         raise MisuseError(
-            f"{name} has slots of {arena.shape[1]} bytes, and {end} tokens take {layout.payload_bytes(end)} in this layout"
+            f"{name} has slots of {arena.shape[1]} bytes, and {end} tokens take {layout.payload_bytes(end)} in the "
+            "layout of the payload; copy fewer tokens or make the slots larger"
         )
 
 
@@ -176,7 +180,7 @@ def _run(source: Side, at: Place, target: Side, to: Place, pieces: Pieces, threa
     return moved
 
 
-def _pick(place: Place, mask: np.ndarray) -> Place:  # type: ignore[type-arg]
+def _pick(place: Place, mask: npt.NDArray[np.bool_]) -> Place:
     return place if mask.all() else Place(place.page[mask], place.block[mask], place.token[mask])
 
 

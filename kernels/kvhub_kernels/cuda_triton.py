@@ -1,8 +1,9 @@
 """The copy on CUDA devices: Triton kernels over the same addresses as the compiled copy on CPUs.
 
-Imported only when a tensor lies on a CUDA device, since it needs Triton.  Layers may be separate allocations and slots may
-lie in pinned host memory, because the kernels take addresses: under unified addressing a pinned or registered host page has
-the same address on the device.  Copies are queued on the current stream; wait for it before a slot is published.
+Imported only when a tensor lies on a CUDA device, since it needs Triton.  Layers may be separate allocations and slots
+may lie in pinned host memory, because the kernels take addresses: under unified addressing a pinned or registered host
+page has the same address on the device.  Copies are queued on the current stream; wait for it before a slot is
+published.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TOKENS, _DIMS = 32, 64
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _copy_pages(src, dst, words, WORD: tl.constexpr, RUN: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _copy_pages(src, dst, words, WORD: tl.constexpr, RUN: tl.constexpr):  # type: ignore[no-untyped-def]
     job = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * RUN + tl.arange(0, RUN)
     inside = at < words
@@ -44,9 +45,9 @@ def _copy_pages(src, dst, words, WORD: tl.constexpr, RUN: tl.constexpr):  # type
 @triton.jit  # type: ignore[untyped-decorator]
 def _move_tokens(  # type: ignore[no-untyped-def]
     src, dst, tokens, dims,
-    SRC_H: tl.constexpr, SRC_T: tl.constexpr, SRC_D: tl.constexpr,  # noqa: N803
-    DST_H: tl.constexpr, DST_T: tl.constexpr, DST_D: tl.constexpr,  # noqa: N803
-    WORD: tl.constexpr, TOKENS: tl.constexpr, DIMS: tl.constexpr,  # noqa: N803
+    SRC_H: tl.constexpr, SRC_T: tl.constexpr, SRC_D: tl.constexpr,
+    DST_H: tl.constexpr, DST_T: tl.constexpr, DST_D: tl.constexpr,
+    WORD: tl.constexpr, TOKENS: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     job = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
@@ -66,8 +67,8 @@ def require_reachable(side: Side) -> None:
     if memory.device.type == "cuda" or memory.is_pinned():
         return
     raise LayoutError(
-        f"{memory.numel() * memory.element_size()} bytes of host memory are not pinned, and a CUDA device cannot copy to "
-        "or from them; register the arena once with torch.cuda.cudart().cudaHostRegister(address, bytes, 0)"
+        f"{memory.numel() * memory.element_size()} bytes of host memory are not pinned, and a CUDA device cannot copy "
+        "to or from them; register the arena once with torch.cuda.cudart().cudaHostRegister(address, bytes, 0)"
     )
 
 

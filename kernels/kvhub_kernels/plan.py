@@ -44,15 +44,10 @@ class Plan:
         shapes = {name: getattr(self, name).shape for name in ("slots", "blocks", "first", "last")}
         if count == 0 and not any(getattr(self, name).size for name in shapes):
             return
-        good = (count,), (count,), (count,)
-        if (
-            (shapes["slots"], shapes["first"], shapes["last"]) != good
-            or self.blocks.ndim != 2
-            or len(self.blocks) != count
-        ):
-            raise MisuseError(
-                f"a plan needs slots, first, last of shape [n] and blocks of shape [n, m], found {shapes}"
-            )
+        columns = (shapes["slots"], shapes["first"], shapes["last"], shapes["blocks"][:1])
+        if columns != ((count,),) * 4 or self.blocks.ndim != 2:
+            found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise MisuseError(f"a plan needs slots, first, last of shape [n] and blocks of shape [n, m], found {found}")
 
 
 @attrs.frozen(eq=False)

@@ -35,8 +35,8 @@ def planes(layout: Layout) -> tuple[Plane, ...]:
     """
     if not layout.cuttable:
         raise LayoutError(
-            f"layout {layout.tag or 'without a tag'!r} of kind 'opaque' has no axes: its blocks move whole and are never "
-            "converted; store and retrieve it in whole blocks between engines of the same layout"
+            f"layout {layout.tag or 'without a tag'!r} of kind 'opaque' has no axes: its blocks move whole and are "
+            "never converted; store and retrieve it in whole blocks between engines of the same layout"
         )
     sizes = {"l": layout.layers, "h": layout.heads, "t": layout.block_tokens, "d": layout.key_dim, "c": 2}
     if layout.kind == "mla":

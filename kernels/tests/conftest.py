@@ -95,9 +95,7 @@ class World:
     def expect(self, plan, source: Layout, *, into_engine: bool) -> tuple[list[bytearray], bytearray, int]:
         """What the memory must be after the plan, by the oracle, and the bytes that it moves."""
         stores, slot_memory = self.copies()
-        per_layer = [stores[self.stores.index(m)] if len(stores) > 1 else stores[0] for m in self.memory]
-        if len(stores) > 1:
-            per_layer = stores
+        per_layer = stores if len(stores) > 1 else stores * self.layout.layers
 
         def engine(block: int, layer: int, offset: int) -> tuple[bytearray, int]:
             return per_layer[layer], self.base[layer] + block * self.step + offset - layer * self.page
