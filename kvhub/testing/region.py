@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 from hashlib import sha256
 
+import attrs
+
 from kvhub.layout import Layout
 from kvhub.types import Key, MemberContext, Region
 
@@ -15,6 +17,8 @@ LAYOUT = Layout(
     "attention", layers=6, block_tokens=16, key_dim=16, value_dim=16, dtype="float16",
     key_order="lcthd", value_order="lcthd",
 )  # fmt: skip
+OTHER_LAYOUT = attrs.evolve(LAYOUT, key_order="lchtd", value_order="lchtd")
+"""The same numbers in another order: another engine that shares the medium."""
 CHUNK_TOKENS = 64
 CHUNK_BYTES = LAYOUT.payload_bytes(CHUNK_TOKENS)
 SLOT_BYTES = 32768
@@ -32,6 +36,7 @@ def make_context(
     name: str = "member",
     *,
     namespace: str = "tests",
+    layout: Layout = LAYOUT,
     incarnation: str = "",
     report: Callable[[str, int], None] = lambda name, count: None,
 ) -> MemberContext:
@@ -41,7 +46,7 @@ def make_context(
         namespace=sha256(b"namespace " + namespace.encode()).digest(),
         namespace_json=f'{{"model": "{namespace}"}}',
         chunk_bytes=CHUNK_BYTES,
-        layout=LAYOUT,
+        layout=layout,
         incarnation=incarnation or f"{name}-{random.getrandbits(64):016x}",
         report=report,
     )

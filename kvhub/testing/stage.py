@@ -10,10 +10,11 @@ from typing import ClassVar, Protocol
 
 import pytest
 
+from kvhub.layout import Layout
 from kvhub.member import Member
 from kvhub.testing.driver import Driver
 from kvhub.testing.guard import Guarded
-from kvhub.testing.region import SLOT_BYTES, make_context
+from kvhub.testing.region import LAYOUT, SLOT_BYTES, make_context
 from kvhub.types import MemberContext
 
 CLOSE_WITHIN_S = 5.0
@@ -24,7 +25,13 @@ class Opens(Protocol):
     """The fixture `open_member`: a new member of the factory, attached to a region of its own."""
 
     def __call__(
-        self, name: str = "member", *, namespace: str = "tests", attach: bool = True, slots: int | None = None
+        self,
+        name: str = "member",
+        *,
+        namespace: str = "tests",
+        layout: Layout = LAYOUT,
+        attach: bool = True,
+        slots: int | None = None,
     ) -> Driver: ...
 
 
@@ -35,6 +42,11 @@ class Stage(Guarded):
     slot_bytes: ClassVar[int] = SLOT_BYTES
     patience: ClassVar[float] = 10.0
     """Seconds after which a batch without a completion counts as lost; raise it for a slow medium."""
+
+    @property
+    def soon(self) -> float:
+        """What "in bounded time" means where no deadline says so, in seconds."""
+        return self.patience / 2
 
     @pytest.fixture
     def member_factory(self) -> MemberFactory:
@@ -58,9 +70,14 @@ class Stage(Guarded):
                 counts[name] = counts.get(name, 0) + count
 
         def open_member(
-            name: str = "member", *, namespace: str = "tests", attach: bool = True, slots: int | None = None
+            name: str = "member",
+            *,
+            namespace: str = "tests",
+            layout: Layout = LAYOUT,
+            attach: bool = True,
+            slots: int | None = None,
         ) -> Driver:
-            context = make_context(name, namespace=namespace, report=report)
+            context = make_context(name, namespace=namespace, layout=layout, report=report)
             member = member_factory(context)
             assert isinstance(member, Member), f"member_factory returned a {type(member).__name__}, not a Member"
             driver = Driver(member, slots=slots or self.slots, slot_bytes=self.slot_bytes, patience=self.patience)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvhub.testing.driver import names
-from kvhub.testing.region import CHUNK_BYTES, LAYOUT, make_key, make_payload
+from kvhub.testing.region import CHUNK_BYTES, LAYOUT, OTHER_LAYOUT, make_key, make_payload
 from kvhub.testing.stage import Opens, Stage, most_bytes
 from kvhub.types import Op, Outcome
 
@@ -156,7 +156,7 @@ class BasicLaws(Stage):
     def test_layouts_and_generated_travel(self, open_member: Opens) -> None:
         """Bytes without their layout are read as something else; generated counts make the reports true."""
         store, kept = open_member(), chunks(3)
-        texts = ("", LAYOUT.text, '{"kind":"opaque","tag":"ü"}')
+        texts = ("", OTHER_LAYOUT.text, '{"kind":"opaque","tag":"ü"}')
         for slot, data in enumerate(kept.values()):
             store.fill(slot, data)
         saved = store.run(Op.SAVE, [*kept], range(3), [CHUNK_BYTES] * 3, layouts=texts, generated=(0, 17, 64))
@@ -171,6 +171,13 @@ class BasicLaws(Stage):
         store.keep(kept)
         done = store.load([*kept])
         assert done.layouts in (None, ("", "")) and done.generated in (None, (0, 0))
+
+    def test_ones_own_layout_by_name(self, open_member: Opens) -> None:
+        """Spelt out or not, one's own layout is one's own: nothing needs a conversion."""
+        store, kept = open_member(), chunks(1)
+        store.fill(0, make_payload("0"))
+        store.run(Op.SAVE, [*kept], [0], [CHUNK_BYTES], layouts=[LAYOUT.text])
+        assert store.load([*kept]).layouts in (None, ("",), (LAYOUT.text,))
 
     @pytest.mark.parametrize("op", [Op.FIND, Op.LOAD, Op.SAVE])
     def test_empty_batch(self, open_member: Opens, op: Op) -> None:

@@ -8,7 +8,7 @@ import pytest
 from kvhub.errors import MisuseError
 from kvhub.store import Store
 from kvhub.testing.driver import Driver, names
-from kvhub.testing.region import CHUNK_BYTES, make_key, make_payload
+from kvhub.testing.region import CHUNK_BYTES, LAYOUT, OTHER_LAYOUT, make_key, make_payload
 from kvhub.testing.stage import CLOSE_WITHIN_S, Opens, Stage, Traces
 from kvhub.testing.store_basic import chunks
 from kvhub.types import Batch, Capabilities, Op, Outcome
@@ -99,6 +99,19 @@ class ClaimLaws(Stage):
         writer.run(Op.SAVE, [KEY], [0], [CHUNK_BYTES], layouts=["opaque text"], generated=[5])
         done = reader.load([KEY])
         assert (done.outcomes, done.layouts, done.generated) == ((DONE,), ("opaque text",), (5,))
+
+    def test_a_reader_learns_the_writers_layout(self, open_member: Opens) -> None:
+        """ "" means the layout of the hub that says it: a reader of another layout must see the writer's in words."""
+        writer = self._claims(open_member, "shared")
+        reader = open_member("reader", layout=OTHER_LAYOUT)
+        kept = chunks(2)
+        first, second = kept
+        writer.keep({first: kept[first]})
+        reader.keep({second: kept[second]})
+        for store, own in ((writer, 0), (reader, 1)):
+            done = store.load([first, second])
+            words = [text or store.member.context.layout.text for text in done.layouts or ("", "")]
+            assert words == [LAYOUT.text, OTHER_LAYOUT.text], f"hub {own} would read a chunk in the wrong order"
 
     def test_members_of_one_process_are_apart(self, open_member: Opens) -> None:
         """Hidden globals: closing one store must not close another."""

@@ -97,13 +97,13 @@ class TimeLaws(Stage):
         slots = [] if op is Op.FIND else range(40, 44)
         lengths = [len(data) for data in kept.values()][: len(slots)]
         batch = store.submit(op, [*kept], slots, lengths, deadline=time.monotonic() - 1)
-        done = store.wait(batch, 2.0)
+        done = store.wait(batch, self.soon)
         assert all(o in (LATE, DONE, Outcome.KEPT) for o in done.outcomes), names(done)
 
     def test_late_is_not_lost(self, store: Driver) -> None:
         """A SAVE that ended LATE may be saved again, and then it is there."""
         kept = chunks(4)
-        store.wait(store.start_save(kept, deadline=time.monotonic() - 1), 2.0)
+        store.wait(store.start_save(kept, deadline=time.monotonic() - 1), self.soon)
         store.keep(kept)
         assert store.read([*kept]) == [*kept.values()]
 
@@ -111,7 +111,7 @@ class TimeLaws(Stage):
         """A deadline that passes under way ends the batch about then, chunk by chunk in truth."""
         kept = chunks(32, length=most_bytes(store))
         batch = store.start_save(kept, deadline=time.monotonic() + 0.002)
-        done = store.wait(batch, 3.0)
+        done = store.wait(batch, self.soon)
         for key, data, outcome in zip(kept, store.read([*kept]), done.outcomes, strict=True):
             assert outcome.good or outcome is LATE, names(done)
             assert data in ((kept[key],) if outcome.good else (kept[key], None))
@@ -124,7 +124,7 @@ class TimeLaws(Stage):
             assert spent(store.member.cancel, batch) < NEVER_S
             store.member.cancel(batch)
         for batch in batches:
-            done = store.wait(batch, 3.0)
+            done = store.wait(batch, self.soon)
             strange = [o for o in done.outcomes if not o.good and o not in (LATE, Outcome.MISS)]
             assert not strange, names(done)
         store.settle(0.1)
@@ -149,7 +149,7 @@ class TimeLaws(Stage):
             deadline = time.monotonic() + (0.001 if n % 2 else 60)
             batch = store.submit(Op.LOAD, [*kept], range(40, 56), deadline=deadline)
             store.member.cancel(batch)
-            store.wait(batch, 5.0)
+            store.wait(batch, self.soon)
             for slot in range(40, 56):
                 store.fill(slot, pattern)
             time.sleep(0.03)

@@ -10,8 +10,9 @@ from typing import Protocol
 import attrs
 import pytest
 
+from kvhub.layout import Layout
 from kvhub.testing.driver import Driver, names
-from kvhub.testing.region import CHUNK_BYTES, LAYOUT, make_key, make_payload
+from kvhub.testing.region import CHUNK_BYTES, LAYOUT, OTHER_LAYOUT, make_key, make_payload
 from kvhub.testing.source import FakeSource
 from kvhub.testing.stage import Opens, Stage, most_bytes, until
 from kvhub.testing.store_basic import chunks
@@ -49,7 +50,13 @@ class OpensSite(Protocol):
     """The fixture `open_site`: a transport with a source, attached and serving."""
 
     def __call__(
-        self, name: str = "site", *, namespace: str = "tests", inline: bool = True, poison: bool = False
+        self,
+        name: str = "site",
+        *,
+        namespace: str = "tests",
+        layout: Layout = LAYOUT,
+        inline: bool = True,
+        poison: bool = False,
     ) -> Site: ...
 
 
@@ -62,9 +69,14 @@ class Sites(Stage):
         numbers = itertools.count(1)
 
         def open_site(
-            name: str = "site", *, namespace: str = "tests", inline: bool = True, poison: bool = False
+            name: str = "site",
+            *,
+            namespace: str = "tests",
+            layout: Layout = LAYOUT,
+            inline: bool = True,
+            poison: bool = False,
         ) -> Site:
-            driver = open_member(f"{name}-{next(numbers)}", namespace=namespace)
+            driver = open_member(f"{name}-{next(numbers)}", namespace=namespace, layout=layout)
             transport = driver.member
             assert isinstance(transport, Transport), f"member_factory made a {type(transport).__name__}"
             site = Site(driver, transport, FakeSource(driver.region, inline=inline, poison=poison))
@@ -173,11 +185,23 @@ class BasicLaws(Sites):
 
     def test_layouts_and_generated_travel(self, ours: Site, theirs: Site) -> None:
         """Bytes without their layout are read as something else; generated counts make the reports true."""
-        kept, texts = chunks(3), ("", LAYOUT.text, '{"kind":"opaque","tag":"ü"}')
+        kept, texts = chunks(3), ("", OTHER_LAYOUT.text, '{"kind":"opaque","tag":"ü"}')
         for (key, data), text, made in zip(kept.items(), texts, (0, 17, 64), strict=True):
             theirs.source.put(key, data, layout=text, generated=made)
         done = ours.driver.load([*kept][::-1], peer=theirs.peer())
         assert done.outcomes == (DONE,) * 3 and done.layouts == texts[::-1] and done.generated == (64, 17, 0)
+
+    def test_the_peers_own_layout_in_words(self, ours: Site, open_site: OpensSite) -> None:
+        """ "" means the layout of the hub that says it: what the peer calls its own must not become ours."""
+        theirs, kept = open_site("theirs", layout=OTHER_LAYOUT), chunks(2)
+        first, second = kept
+        theirs.source.put(first, kept[first])
+        theirs.source.put(second, kept[second], layout=LAYOUT.text)
+        done = ours.driver.load([first, second], peer=theirs.peer())
+        if FAILED in done.outcomes:
+            self.leave_out("the transport refuses a peer of another layout")
+        words = [text or LAYOUT.text for text in done.layouts or ("", "")]
+        assert words == [OTHER_LAYOUT.text, LAYOUT.text], "a chunk would be read in the wrong order"
 
     def test_empty_batch(self, ours: Site, theirs: Site) -> None:
         """A batch of nothing ends like any other (a prompt shorter than a chunk is such a batch)."""

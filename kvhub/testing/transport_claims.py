@@ -120,7 +120,7 @@ class ClaimLaws(Sites):
             batch = ours.driver.submit(Op.LOAD, [KEY], [0], [10])
         except MisuseError:
             return
-        done = ours.driver.wait(batch, 2.0)
+        done = ours.driver.wait(batch, self.soon)
         assert done.outcomes == (FAILED,), names(done)
 
     @pytest.mark.parametrize("case", sorted(UNEQUAL))

@@ -11,14 +11,12 @@ import pytest
 
 from kvhub.testing.driver import names
 from kvhub.testing.region import CHUNK_BYTES, make_key
-from kvhub.testing.stage import most_bytes, until
+from kvhub.testing.stage import CLOSE_WITHIN_S, most_bytes, until
 from kvhub.testing.store_basic import chunks
 from kvhub.testing.store_time import NEVER_S, PROMPT_S, spent
 from kvhub.testing.transport_basic import DONE, FAILED, LATE, MISS, OpensSite, Site, Sites
 from kvhub.types import Op, Outcome, Peer
 
-SOON_S = 5.0
-"""What "in bounded time" means where no deadline says so."""
 PATTERN = b"\x3c"
 
 
@@ -80,7 +78,7 @@ class SafetyLaws(Sites):
         slow, kept = self._hang(ours, theirs), chunks(4)
         theirs.offer(kept)
         batch = ours.driver.submit(Op.LOAD, [*kept], range(8, 12), peer=theirs.peer())
-        assert ours.driver.wait(batch, SOON_S).outcomes == (DONE,) * 4
+        assert ours.driver.wait(batch, self.soon).outcomes == (DONE,) * 4
         assert slow in ours.driver.under_way
         theirs.source.abandon(*chunks(4, "never ready"))
         assert ours.driver.wait(slow).outcomes == (MISS,) * 4
@@ -89,8 +87,9 @@ class SafetyLaws(Sites):
         """The engine's thread calls them, also for peers that do not answer."""
         kept, nobody = chunks(16), Peer(f"127.0.0.1:{dead_port()}", "nobody", "promise")
         theirs.offer(kept)
+        theirs.source.begin(make_key("never ready"))
         transport = ours.transport
-        times: dict[str, list[float]] = {}
+        times: dict[str, list[float]] = {"submit": [spent(ours.pull, [make_key("never ready")], theirs.peer(), 1.0)]}
         for n in range(5):
             for peer in (theirs.peer(f"promise {n}"), nobody):
                 for call in (transport.connect, transport.fulfil):
@@ -120,7 +119,7 @@ class SafetyLaws(Sites):
         """Nobody waits for this batch: it ends soon, LATE or already done."""
         kept = chunks(2)
         theirs.offer(kept)
-        done = ours.driver.wait(ours.pull([*kept], theirs.peer(), -1.0), 2.0)
+        done = ours.driver.wait(ours.pull([*kept], theirs.peer(), -1.0), self.soon)
         assert set(done.outcomes) <= {LATE, DONE}, names(done)
 
     def test_deadline_while_filling(self, ours: Site, theirs: Site) -> None:
@@ -133,16 +132,16 @@ class SafetyLaws(Sites):
         done = ours.driver.wait(batch, 0.4 + 2.0)
         assert time.monotonic() - before > 0.3, "ended long before its deadline"
         assert done.outcomes[0] in (DONE, LATE) and done.outcomes[1] in (LATE, MISS), names(done)
-        until(lambda: not theirs.source.lent, SOON_S, "the peer's leases come back after the deadline")
+        until(lambda: not theirs.source.lent, self.soon, "the peer's leases come back after the deadline")
 
     def test_B05_cancel_ends_the_batch(self, ours: Site, theirs: Site) -> None:
         """An aborted request's slots come back soon, here and at the peer."""
         batch = self._hang(ours, theirs)
         assert spent(ours.transport.cancel, batch) < NEVER_S
-        done = ours.driver.wait(batch, SOON_S)
+        done = ours.driver.wait(batch, self.soon)
         assert set(done.outcomes) <= {LATE, MISS}, names(done)
         theirs.source.abandon(*chunks(4, "never ready"))
-        until(lambda: not theirs.source.lent, SOON_S, "the peer's leases come back after a cancel")
+        until(lambda: not theirs.source.lent, self.soon, "the peer's leases come back after a cancel")
         for unknown in (batch, 0, 2**62):
             ours.transport.cancel(unknown)
         ours.driver.settle(0.05)
@@ -155,7 +154,7 @@ class SafetyLaws(Sites):
         for n in range(6):
             batch = ours.pull([*kept], theirs.peer(), (0.001, 0.003, 30.0)[n % 3])
             driver.member.cancel(batch)
-            driver.wait(batch, SOON_S)
+            driver.wait(batch, self.soon)
             for slot in range(driver.half, driver.half + 16):
                 driver.fill(slot, pattern)
             time.sleep(0.05)
@@ -167,20 +166,20 @@ class SafetyLaws(Sites):
     def test_unknown_peer_fails(self, ours: Site) -> None:
         """Nobody listens there: FAILED in bounded time, not at some time-out of the system's."""
         batch = ours.pull([make_key(1)], Peer(f"127.0.0.1:{dead_port()}", "nobody"))
-        done = ours.driver.wait(batch, SOON_S)
+        done = ours.driver.wait(batch, self.soon)
         assert done.outcomes == (FAILED,) and done.reason, names(done)
 
     @pytest.mark.parametrize("address", ["", "nonsense", "127.0.0.1", "127.0.0.1:0", "[::1:5", "127.0.0.1:99999"])
     def test_impossible_address_fails(self, ours: Site, address: str) -> None:
         """The address comes with a request, from another machine: rubbish in it must not raise in the engine."""
-        done = ours.driver.wait(ours.pull([make_key(1)], Peer(address, "nobody"), 3.0), SOON_S)
+        done = ours.driver.wait(ours.pull([make_key(1)], Peer(address, "nobody"), 3.0), self.soon)
         assert set(done.outcomes) <= {FAILED, LATE}, names(done)
 
     def test_a_silent_peer_costs_the_deadline(self, ours: Site) -> None:
         """A port that accepts and never answers, as a stopped process does."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             peer = Peer(f"127.0.0.1:{silent.getsockname()[1]}", "silent")
-            done = ours.driver.wait(ours.pull([make_key(1)], peer, 0.5), 0.5 + SOON_S)
+            done = ours.driver.wait(ours.pull([make_key(1)], peer, 0.5), 0.5 + self.soon)
         assert set(done.outcomes) <= {FAILED, LATE}, names(done)
 
     def test_B17_wrong_incarnation_fails(self, ours: Site, theirs: Site) -> None:
@@ -206,10 +205,10 @@ class SafetyLaws(Sites):
         """A peer that is known to be gone must not hold loads until their deadline."""
         batch = self._hang(ours, theirs)
         ours.transport.forget(theirs.peer())
-        done = ours.driver.wait(batch, SOON_S)
+        done = ours.driver.wait(batch, self.soon)
         assert set(done.outcomes) <= {FAILED, LATE}, names(done)
         theirs.source.abandon(*chunks(4, "never ready"))
-        until(lambda: not theirs.source.lent, SOON_S, "the peer's leases come back after a forget")
+        until(lambda: not theirs.source.lent, self.soon, "the peer's leases come back after a forget")
 
     def test_forgotten_is_not_banned(self, ours: Site, theirs: Site) -> None:
         """The next request pairs anew; forgetting whom one never met is nothing."""
@@ -241,9 +240,9 @@ class SafetyLaws(Sites):
     def test_the_puller_closes(self, ours: Site, theirs: Site, open_site: OpensSite) -> None:
         """A decode that ends in the middle gives the prefill's leases back, and the prefill serves on."""
         self._hang(ours, theirs)
-        assert ours.driver.close() < SOON_S
+        assert ours.driver.close() < CLOSE_WITHIN_S
         theirs.source.abandon(*chunks(4, "never ready"))
-        until(lambda: not theirs.source.lent, SOON_S, "leases taken for a peer that is gone come back")
+        until(lambda: not theirs.source.lent, self.soon, "leases taken for a peer that is gone come back")
         kept = chunks(2)
         theirs.offer(kept)
         assert open_site("next").driver.read([*kept], peer=theirs.peer()) == [*kept.values()]
@@ -251,10 +250,10 @@ class SafetyLaws(Sites):
     def test_the_server_closes(self, ours: Site, theirs: Site) -> None:
         """A prefill that ends in the middle fails its pulls; nobody waits for the deadline."""
         batch, peer = self._hang(ours, theirs, 60.0), theirs.peer()
-        assert theirs.driver.close() < SOON_S
-        done = ours.driver.wait(batch, SOON_S)
+        assert theirs.driver.close() < CLOSE_WITHIN_S
+        done = ours.driver.wait(batch, self.soon)
         assert set(done.outcomes) <= {FAILED, LATE}, names(done)
-        done = ours.driver.wait(ours.pull([make_key(1)], peer, 10.0), SOON_S)
+        done = ours.driver.wait(ours.pull([make_key(1)], peer, 10.0), self.soon)
         assert set(done.outcomes) <= {FAILED, LATE}, names(done)
 
     def test_C18_a_source_that_raises(self, ours: Site, theirs: Site) -> None:
@@ -262,7 +261,7 @@ class SafetyLaws(Sites):
         kept = chunks(1)
         theirs.offer(kept)
         theirs.source.error = RuntimeError("a fault in the hub")
-        done = ours.driver.wait(ours.pull([*kept], theirs.peer(), 5.0), 5.0 + SOON_S)
+        done = ours.driver.wait(ours.pull([*kept], theirs.peer(), 5.0), 5.0 + self.soon)
         assert set(done.outcomes) <= {FAILED, MISS, LATE}, names(done)
         theirs.source.error = None
         assert ours.driver.read([*kept], peer=theirs.peer()) == [*kept.values()]
@@ -291,4 +290,4 @@ class SafetyLaws(Sites):
             done = ours.driver.wait(batch, 30.0)
             assert set(done.outcomes) <= {DONE, Outcome.FULL, LATE}, names(done)
         assert ours.driver.read([*kept], peer=theirs.peer()) == [*kept.values()]
-        until(lambda: not theirs.source.lent, SOON_S, "all leases are given back")
+        until(lambda: not theirs.source.lent, self.soon, "all leases are given back")

@@ -30,7 +30,7 @@ class ReferenceStore(Store):
         self.objects, self.space = self.config.objects, self.context.namespace
         self.queue, self.done, self.cancelled = queue.SimpleQueue(), deque(), set()
         self.region, self.wake = region, wake
-        self.thread = threading.Thread(target=self.work)
+        self.thread = threading.Thread(target=self.work, daemon=True)
         self.thread.start()
 
     def submit(self, batch):
@@ -65,7 +65,7 @@ class ReferenceStore(Store):
             return End(Outcome.FULL, reason="size")
         if name in self.objects and not batch.replace:
             return End(Outcome.KEPT)
-        layout = batch.layouts[at] if batch.layouts else ""
+        layout = (batch.layouts[at] if batch.layouts else "") or self.context.layout.text
         made = batch.generated[at] if batch.generated else 0
         header = chunkfile.pack(name[1], self.space, slot, layout=layout, generated=made)
         self.objects[name] = header + bytes(slot)
@@ -87,7 +87,8 @@ class ReferenceStore(Store):
         if payload.nbytes > slot.nbytes:
             return End(Outcome.MISS, reason="room")
         slot[: payload.nbytes] = payload
-        return End(Outcome.DONE, payload.nbytes, header.layout, header.generated, payload.nbytes)
+        layout = "" if header.layout == self.context.layout.text else header.layout
+        return End(Outcome.DONE, payload.nbytes, layout, header.generated, payload.nbytes)
 
     def poll(self):
         return [self.done.popleft() for _ in range(len(self.done))]

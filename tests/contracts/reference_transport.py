@@ -79,7 +79,9 @@ class ReferenceTransport(Transport):
                         return None
                     time.sleep(0.005)
                 helds = found.get()
-                heads = [held and [held.length, held.layout, held.generated] for held in helds]
+                heads = [
+                    held and [held.length, held.layout or self.context.layout.text, held.generated] for held in helds
+                ]
                 sock.sendall(json.dumps({"found": heads}).encode() + b"\n")
                 for held in helds:
                     sock.sendall(self.region.slot(held.slot, held.length) if held else b"")
@@ -126,7 +128,7 @@ class ReferenceTransport(Transport):
             fill(sock, memoryview(bytearray(length)))
             return Outcome.FAILED, 0, "", 0
         fill(sock, self.region.slot(batch.slots[at], length))
-        return Outcome.DONE, length, layout, generated
+        return Outcome.DONE, length, "" if layout == self.context.layout.text else layout, generated
 
     def end(self, call, outcome):
         call["end"] = outcome
