@@ -135,7 +135,18 @@ class Fulfilled(Message, frozen=True, tag=13):
     promise: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-Any = Hello | Challenge | Card | Join | Ready | Refused | Pull | Offer | Go | Stop | Stopped | Broken | Fulfilled
+class Ping(Message, frozen=True, tag=14):
+    """Puller to server: are you still there?"""
+
+
+class Pong(Message, frozen=True, tag=15):
+    """Server to puller: yes."""
+
+
+Any = (
+    Hello | Challenge | Card | Join | Ready | Refused | Pull | Offer | Go | Stop | Stopped | Broken | Fulfilled
+    | Ping | Pong
+)  # fmt: skip
 
 ABSENT, OVERSIZE = -1, -2
 

@@ -1,8 +1,4 @@
-"""The one file that knows libucp: finds it, checks it, and wraps the few calls that the wire needs, through ctypes.
-
-A provider is a way to find the library: `wheel` (the `libucx` module of libucx-cu12 or libucx-cu13) or `system` (the
-loader's own `libucp.so.0`: the one with RDMA verbs).  A binding such as ucxx would be a third entry of `_PROVIDERS`,
-since it hands out the same library.
+"""The one file that knows libucp's calls: checks the library and wraps the few that the wire needs, through ctypes.
 
 Structures are those of the UCP API 1.13; every later 1.x only appended fields, which field masks keep out of the way.
 Calls that may take long release the GIL (CDLL), calls of a few microseconds keep it (PyDLL), because taking the GIL
@@ -13,18 +9,15 @@ Nothing here is thread-safe: one thread owns a context and all its workers.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes as c
-import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from kvhub.errors import KvhubError
+from kvhub_ucx._providers import INSTALL, find
 
-INSTALL = "install one with: pip install 'kvhub-ucx[libucx]', or for RDMA: apt-get install libucx0"
 OLDEST, NEWEST_MAJOR = (1, 13), 1
 
 IN_PROGRESS, BUSY, CANCELED = 1, -15, -16
@@ -32,16 +25,6 @@ _TAG, _WAKEUP = 1, 16
 _ERR_MODE_PEER, _FORCE, _IOV = 1, 1, 2
 _ATTR_DATATYPE, _ATTR_FLAGS, _NEVER_AT_ONCE = 8, 16, 1 << 16
 _ALL_BITS = (1 << 64) - 1
-
-# UCX reads these while it is loaded, not from ucp_config: it must install no signal handler in the engine's process,
-# start no thread of its own, and not write warnings between the engine's log lines.
-_AT_LOAD = {
-    "UCX_HANDLE_ERRORS": "none",
-    "UCX_ERROR_SIGNALS": "",
-    "UCX_VFS_ENABLE": "n",
-    "UCX_WARN_UNUSED_ENV_VARS": "n",
-    "UCX_LOG_LEVEL": "error",
-}
 
 
 class _Params(c.Structure):
@@ -152,67 +135,6 @@ class UcxError(KvhubError):
         super().__init__(f"UCX: {call} failed: {text} ({status})")
 
 
-def _already_loaded() -> str | None:
-    """The soname when some other package has loaded libucp: a second copy in one process would not share its state."""
-    try:
-        c.CDLL("libucp.so.0", mode=os.RTLD_NOLOAD | os.RTLD_LOCAL)
-    except OSError:
-        return None
-    return "libucp.so.0"
-
-
-def _wheel() -> str | None:
-    spec = importlib.util.find_spec("libucx")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
-    # These names, in this order, are what `libucx.load_library()` opens: the wheel holds copies under several names,
-    # and opening another one would map a second UCX.  Its libucs_signal is left out: it installs signal handlers.
-    for name in ("libucs.so", "libuct.so", "libucp.so"):
-        path = folder / name
-        if not path.exists():
-            return None
-        c.CDLL(str(path), mode=os.RTLD_LOCAL)
-    return "libucp.so.0"
-
-
-def _system() -> str | None:
-    try:
-        c.CDLL("libucp.so.0", mode=os.RTLD_LOCAL)
-    except OSError:
-        return None
-    return "libucp.so.0"
-
-
-_PROVIDERS: dict[str, Callable[[], str | None]] = {"wheel": _wheel, "system": _system}
-PROVIDERS = ("auto", *_PROVIDERS)
-
-
-def _rdma_here() -> bool:
-    try:
-        return any(Path("/sys/class/infiniband").iterdir())
-    except OSError:
-        return False
-
-
-def _order(provider: str) -> tuple[str, ...]:
-    """`auto`: the system's library first where there is RDMA hardware, since no wheel on the index has verbs."""
-    if provider != "auto":
-        return (provider,)
-    return ("system", "wheel") if _rdma_here() else ("wheel", "system")
-
-
-@contextlib.contextmanager
-def _load_environment() -> Iterator[None]:
-    added = [name for name in _AT_LOAD if name not in os.environ]
-    os.environ.update({name: _AT_LOAD[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
 class Library:
     """libucp, loaded and bound; one per process, see `load`."""
 
@@ -286,17 +208,8 @@ _loaded: list[Library] = []
 def load(provider: str = "auto") -> Library:
     """libucp of this process; loads it on the first call.  Raises KvhubError that says how to install it."""
     with _lock:
-        if _loaded:
-            return _loaded[0]
-        with _load_environment():
-            soname, found = _already_loaded(), "already loaded"
-            for name in () if soname else _order(provider):
-                soname, found = _PROVIDERS[name](), name
-                if soname:
-                    break
-        if soname is None:
-            raise KvhubError(f"UCX: no libucp found (provider {provider}); {INSTALL}")
-        _loaded.append(Library(soname, found))
+        if not _loaded:
+            _loaded.append(Library(*find(provider)))
         return _loaded[0]
 
 

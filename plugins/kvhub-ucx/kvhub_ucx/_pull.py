@@ -192,6 +192,9 @@ class PullLink(Link):
                 self._stop(pull, "cancelled")
 
     def hear(self, message: frames.Any) -> None:
+        if isinstance(message, frames.Pong):
+            self.target.on_pong()
+            return
         if not isinstance(message, frames.Offer | frames.Stopped | frames.Broken):
             raise Refusal("protocol", f"a server never says {type(message).__name__}")
         pull = self._pulls.get(message.transfer)

@@ -90,6 +90,8 @@ class ServeLink(Link):
             self._go(message.transfer)
         elif isinstance(message, frames.Stop):
             self._stop(message.transfer)
+        elif isinstance(message, frames.Ping):
+            self.say(frames.Pong())
         else:
             raise Refusal("protocol", f"a puller never says {type(message).__name__}")
 

@@ -38,50 +38,68 @@ class Target:
         self._failures = 0
         self._retry_at = 0.0
         self._reason = ""
+        self._patience = float("inf")
+        """When a link that was doubted counts as dead."""
+        self._tried: deque[str] = deque(maxlen=64)
+        """Incarnations wanted since the last pairing: one that is new has just started, and is worth a try."""
         self._resolving = False
         self._expired: deque[str] = deque(maxlen=64)
-        """Incarnations that answered here once, or were expected here and were not: their processes are gone."""
+        """Incarnations that were expected here, and another one answered: their processes are gone."""
 
     @property
     def idle(self) -> bool:
         return self.link is None and not self._waiting and not self._resolving
 
-    def want(self, incarnation: str) -> None:
-        """Make sure that a link exists or is being made, to this incarnation if that can be."""
-        link = self.link
-        if link is not None and link.state is State.UP and link.peer is not None:
-            if incarnation in ("", link.peer.incarnation) or incarnation in self._expired:
-                return
-            # The process behind the link may be gone without a word, as when its machine was replaced.
-            self._expired.append(link.peer.incarnation)
-            link.close("incarnation", "the peer was restarted")
-        if self.link is None:
-            self._dial()
+    def connect(self, incarnation: str) -> None:
+        """Pair ahead of need, unless that was tried in vain a moment ago."""
+        if not self.wire.stopping and not self._hopeless(incarnation):
+            self._want(incarnation)
 
     def submit(self, batch: Batch) -> None:
         assert batch.peer is not None
         incarnation = batch.peer.incarnation
-        if self.wire.stopping:
-            self._fail(batch, "closed")
+        problem = "closed" if self.wire.stopping else self._hopeless(incarnation)
+        if problem:
+            self._fail(batch, problem)
             return
-        if incarnation and incarnation in self._expired:
-            self._fail(batch, "incarnation")
-            return
-        if self.link is None and time.monotonic() < self._retry_at:
-            self._fail(batch, self._reason)
-            return
-        self.want(incarnation)
         self._waiting.append(batch)
-        self._start_waiting()
+        self._want(incarnation)
 
     def fulfil(self, incarnation: str, promise: str) -> None:
         """Best effort: said when there is a link, and lost with the process that gave it."""
-        if self.wire.stopping or (incarnation and incarnation in self._expired):
-            return
-        self._promises.append(promise)
-        if self.link is not None or time.monotonic() >= self._retry_at:
-            self.want(incarnation)
-            self._start_waiting()
+        if not self.wire.stopping and not self._hopeless(incarnation):
+            self._promises.append(promise)
+            self._want(incarnation)
+
+    def _hopeless(self, incarnation: str) -> str:
+        """Why not to bother: that process is gone, or it was tried a moment ago.  Empty otherwise."""
+        if incarnation and incarnation in self._expired:
+            return "incarnation"
+        paused = self.link is None and time.monotonic() < self._retry_at
+        return self._reason if paused and incarnation in self._tried else ""
+
+    def _want(self, incarnation: str) -> None:
+        """Make sure that a link exists or is being made, to this incarnation if that can be."""
+        self._tried.append(incarnation)
+        link = self.link
+        if link is None:
+            self._dial()
+        elif link.state is State.UP and link.peer is not None:
+            if incarnation in ("", link.peer.incarnation):
+                self._start_waiting()
+            else:
+                self._doubt(link)
+
+    def _doubt(self, link: PullLink) -> None:
+        """Someone names another incarnation: either that is old, or our link's process is gone without a word."""
+        if self._patience == float("inf"):
+            self._patience = time.monotonic() + self.wire.config.stop_timeout
+            link.say(frames.Ping())
+
+    def on_pong(self) -> None:
+        """The process behind the link lives, so it is the one that answers at this address."""
+        self._patience = float("inf")
+        self._start_waiting()
 
     def cancel(self, batch_id: int) -> None:
         for batch in [one for one in self._waiting if one.id == batch_id]:
@@ -142,13 +160,16 @@ class Target:
     def on_up(self, link: PullLink) -> None:
         assert link.peer is not None
         self._failures, self._retry_at, self.problem = 0, 0.0, ""
+        self._tried.clear()
+        if link.peer.incarnation in self._expired:
+            self._expired.remove(link.peer.incarnation)
         self.wire.log.info(
             "wire.paired", peer=self.address, incarnation=link.peer.incarnation, lanes=",".join(link.lanes())
         )
         self._start_waiting()
 
     def on_closed(self, link: PullLink) -> None:
-        self.link = None
+        self.link, self._patience = None, float("inf")
         if link.reason in ("closed", "forgotten", "incarnation"):
             pass
         elif link.peer is not None and link.was_up:
@@ -173,16 +194,21 @@ class Target:
 
     def _start_waiting(self) -> None:
         link = self.link
-        while link is not None and link.state is State.UP and link.peer is not None and self._promises:
+        if link is None or link.state is not State.UP or link.peer is None:
+            return
+        doubted = self._patience < float("inf")
+        while self._promises and not doubted:
             link.say(frames.Fulfilled(self._promises.popleft()))
-        while link is not None and link.state is State.UP and link.peer is not None and self._waiting:
-            batch = self._waiting.popleft()
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
             expected = batch.peer.incarnation if batch.peer is not None else ""
-            if expected in ("", link.peer.incarnation):
+            if link.state is State.UP and expected in ("", link.peer.incarnation):
                 link.start(batch)
-            else:
+            elif link.state is State.UP and not doubted:
                 self._expired.append(expected)
                 self._fail(batch, "incarnation")
+            else:
+                self._waiting.append(batch)
 
     def _fail(self, batch: Batch, reason: str) -> None:
         self._end(batch, Outcome.FAILED, reason)
@@ -192,9 +218,11 @@ class Target:
         self.wire.complete(batch, Completion(batch.id, (outcome,) * count, (0,) * count, reason=reason))
 
     def due(self) -> float:
-        return min((batch.deadline for batch in self._waiting), default=float("inf"))
+        return min(self._patience, *(batch.deadline for batch in self._waiting), float("inf"))
 
     def tick(self, now: float) -> None:
+        if now >= self._patience and self.link is not None:
+            self.link.close("incarnation", "the peer was replaced and its old process is silent")
         for batch in [one for one in self._waiting if now >= one.deadline]:
             self._waiting.remove(batch)
             self._end(batch, Outcome.LATE, "timeout")

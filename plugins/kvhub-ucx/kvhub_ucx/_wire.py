@@ -22,12 +22,13 @@ import structlog
 from kvhub.errors import KvhubError
 from kvhub.transport import Source
 from kvhub.types import Batch, Completion, Held, Key, Peer, Region
-from kvhub_ucx import _addresses, _settings
 from kvhub_ucx import _frames as frames
+from kvhub_ucx import _settings
 from kvhub_ucx._channel import Channel
 from kvhub_ucx._greeting import Refusal
 from kvhub_ucx._libucp import Context, Worker, load
 from kvhub_ucx._link import Link, State
+from kvhub_ucx._listener import Listener
 from kvhub_ucx._probe import probe
 from kvhub_ucx._serve import ServeLink
 from kvhub_ucx._target import Target
@@ -72,7 +73,7 @@ class Wire:
         self._asleep = False
         self._gate = threading.Lock()
         self._ended = False
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._context: Context | None = None
         self._links: dict[int, Link] = {}
         self._lanes: dict[int, Link] = {}
@@ -90,7 +91,10 @@ class Wire:
     def start(self) -> None:
         """Listen, open UCX, prove that it moves bytes.  Raises KvhubError; then nothing is left behind."""
         try:
-            self._listen()
+            if self.config.listen:
+                self._listener = Listener(self.config, self._name)
+                self.address = self._listener.address
+                self._epoll.register(self._listener.fd, select.EPOLLIN)
         except Exception:
             self._close_descriptors()
             raise
@@ -126,7 +130,7 @@ class Wire:
         return self.post(lambda: self._target(peer.address).submit(batch))
 
     def connect(self, peer: Peer) -> None:
-        self.post(lambda: self._target(peer.address).want(peer.incarnation))
+        self.post(lambda: self._target(peer.address).connect(peer.incarnation))
 
     def forget(self, peer: Peer) -> None:
         self.post(lambda: self._target(peer.address).forget())
@@ -239,25 +243,6 @@ class Wire:
 
     # The thread.
 
-    def _listen(self) -> None:
-        if not self.config.listen:
-            return
-        host, port = _addresses.parse(self.config.listen)
-        try:
-            family, address = _addresses.resolve(host, port)
-            self._listener = sock = socket.socket(family, socket.SOCK_STREAM)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(64)
-        except OSError as error:
-            hint = "choose another port, or port 0" if error.errno == errno.EADDRINUSE else "check `listen`"
-            raise KvhubError(
-                f"{self._name}: cannot listen on {self.config.listen}: {error.strerror}; {hint}"
-            ) from error
-        sock.setblocking(False)
-        self.address = _settings.advertised(self.config, self._name, host, sock.getsockname()[1])
-        self._epoll.register(sock.fileno(), select.EPOLLIN)
-
     def _open(self) -> None:
         library = load(self.config.provider)
         settings = _settings.choose(self.config)
@@ -347,7 +332,7 @@ class Wire:
             if fd == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
-            elif self._listener is not None and fd == self._listener.fileno():
+            elif self._listener is not None and fd == self._listener.fd:
                 self._accept(self._listener)
             elif (link := self._links.get(fd)) is not None:
                 self._on_link(link, mask)
@@ -364,18 +349,13 @@ class Wire:
             link.begin_greeting()
             self.watch(link)
 
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(16):
-            try:
-                sock, address = listener.accept()
-            except OSError:
-                return
-            served = sum(isinstance(link, ServeLink) for link in self._links.values())
-            if served >= self.config.most_peers:
+    def _accept(self, listener: Listener) -> None:
+        for sock, label in listener.accept():
+            if sum(isinstance(link, ServeLink) for link in self._links.values()) < self.config.most_peers:
+                self.add(ServeLink(self, Channel(sock), label))
+            else:
                 self.report("handshake_refused", 1)
                 sock.close()
-                continue
-            self.add(ServeLink(self, Channel(sock), _addresses.show(str(address[0]), address[1])))
 
     def _tick(self, now: float) -> float:
         """Look at every clock; returns when to look again."""

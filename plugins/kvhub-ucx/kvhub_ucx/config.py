@@ -9,7 +9,7 @@ import attrs
 
 from kvhub.units import seconds, size
 from kvhub_ucx import _addresses
-from kvhub_ucx._libucp import PROVIDERS
+from kvhub_ucx._providers import PROVIDERS
 
 _TRANSPORTS = re.compile(r"^[a-z0-9_]+(,[a-z0-9_]+)*$")
 
