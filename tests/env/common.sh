@@ -36,7 +36,7 @@ create() {
 pip_of() {
     local directory=$1
     shift
-    "$directory/bin/python" -m pip --disable-pip-version-check --no-input --quiet "$@"
+    "$directory/bin/python" -m pip --disable-pip-version-check --no-input --quiet --quiet "$@"
 }
 
 # editables PATTERN...: `-e PATH` for each package of the repository that exists.

