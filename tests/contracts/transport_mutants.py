@@ -27,7 +27,9 @@ TRANSPORT_FAULTS: list[Fault] = [
         [
             (
                 "                    if self.closed or gone(sock):\n                        return None\n",
-                "                    if self.closed or gone(sock):\n                        ticket = None\n                        return None\n",
+                "                    if self.closed or gone(sock):\n"
+                "                        ticket = None\n"
+                "                        return None\n",
             )
         ],
     ),
