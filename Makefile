@@ -43,14 +43,16 @@ test-vllm: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
 
 bench-kernels: engine
-	$(ENGINE) tests/benchmarks/bench_kernels.py $(BENCH_ARGS)
+	$(ENGINE) tests/benchmarks/kernels.py $(BENCH_ARGS)
 
 bench-lookup: venv
-	$(CORE) tests/benchmarks/bench_lookup.py $(BENCH_ARGS)
+	$(CORE) tests/benchmarks/lookup.py $(BENCH_ARGS)
 
 bench-vllm: engine
 	@$(ENGINE) tests/models/build.py .models tiny-llama-gqa-bench
-	$(ENGINE) tests/benchmarks/bench_vllm.py $(BENCH_ARGS)
+	@sh tests/benchmarks/lmcache_env.sh .venv-vllm .venv-lmcache
+	$(ENGINE) tests/benchmarks/vllm_peer.py --model .models/tiny-llama-gqa-bench \
+	    --peer-python .venv-lmcache/bin/python $(BENCH_ARGS)
 
 clean:
 	rm -rf .venv .venv-vllm .venv-lmcache .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache

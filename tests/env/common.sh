@@ -39,10 +39,11 @@ pip_of() {
     "$directory/bin/python" -m pip --disable-pip-version-check --no-input --quiet --quiet "$@"
 }
 
-# editables PATTERN...: `-e PATH` for each package of the repository that exists.
+# editables PATTERN...: `-e PATH` for each package of the repository that exists; the UCX plugin with its library.
 editables() {
-    local package
+    local package extra
     for package in "$@"; do
-        if [ -f "$package/pyproject.toml" ]; then printf -- '-e\n%s\n' "$package"; fi
+        case $package in */kvhub-ucx) extra='[libucx]' ;; *) extra='' ;; esac
+        if [ -f "$package/pyproject.toml" ]; then printf -- '-e\n%s%s\n' "$package" "$extra"; fi
     done
 }
