@@ -28,7 +28,7 @@ def plan(lengths: Sequence[int]) -> list[list[int]]:
     for index, length in enumerate(lengths):
         if length < 0:
             continue
-        if length > room or pieces == MOST_PIECES:
+        if not groups or length > room or pieces == MOST_PIECES:
             groups.append([])
             room, pieces = GROUP_BYTES, 0
         groups[-1].append(index)

@@ -18,11 +18,12 @@ from kvhub.errors import KvhubError
 
 INSTALL = "install one with: pip install 'kvhub-ucx[libucx]', or for RDMA: apt-get install libucx0"
 
-# UCX reads these while it is loaded, not from ucp_config: it must install no signal handler in the engine's process,
-# start no thread of its own, and not write warnings between the engine's log lines.
+# UCX reads these while it is loaded, not from ucp_config: it must install no signal handler in the engine's process
+# (by default it takes SIGHUP for its debugger), start no thread of its own, and keep warnings out of the engine's log.
 _AT_LOAD = {
     "UCX_HANDLE_ERRORS": "none",
     "UCX_ERROR_SIGNALS": "",
+    "UCX_DEBUG_SIGNO": "0",
     "UCX_VFS_ENABLE": "n",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     "UCX_LOG_LEVEL": "error",

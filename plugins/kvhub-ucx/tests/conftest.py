@@ -60,7 +60,7 @@ class Hub:
 
 @pytest.fixture
 def open_hub(ucx: None) -> Iterator[Callable[..., Hub]]:
-    """`open_hub(name, slots=, slot_bytes=, namespace=, incarnation=, **options)`: attached, serving; closed at the end."""
+    """`open_hub(name, slots=, slot_bytes=, namespace=, incarnation=, **options)`: attached, serving; closed later."""
     from kvhub_ucx import Config, UcxTransport
 
     hubs: list[Hub] = []

@@ -125,9 +125,7 @@ def test_B07_puller_lost_in_the_middle(
     for key, data in chunks(COUNT, LENGTH).items():
         hub.source.put(key, data)
     address = [hub.transport.address(), hub.transport.context.incarnation]
-    puller = start_peer(
-        chunks=COUNT, length=LENGTH, transports=transports, pull=address, fault=fault, after=COUNT // 3
-    )
+    puller = start_peer(chunks=COUNT, length=LENGTH, transports=transports, pull=address, fault=fault, after=COUNT // 3)
     if fault == "kill":
         assert puller.wait_ended() == -signal.SIGKILL
     else:

@@ -1,6 +1,6 @@
 """A hub in a process of its own, for tests: `python ucx_peer.py '{"chunks": 16, ...}'`.
 
-It serves chunks 0 to `chunks` and says its address in one line of JSON.  With `pull` it pulls from that address instead.
+It serves chunks 0 to `chunks` and says its address in one line of JSON.  With `pull` it pulls from there instead.
 `fault` at its `after`-th checksum is what happens to it in the middle of a transfer: "stop" or "kill".
 """
 
