@@ -17,7 +17,7 @@ ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harnes
 .NOTPARALLEL:
 
 demo: engine models
-	$(ENGINE) tests/demo/run.py $(DEMO_ARGS)
+	PYTHONPATH=tests $(ENGINE) -m demo.run $(DEMO_ARGS)
 
 test: lint test-core test-vllm
 

@@ -43,21 +43,31 @@ class Output:
         """From an answer to `/v1/completions` asked with `return_token_ids` and, for logprobs,
         `return_tokens_as_token_ids`."""
         choice = told["choices"][0]
+        return dataclasses.replace(
+            cls(tuple(choice.get("prompt_token_ids") or prompt), ()).extended(told),
+            params=told.get("kv_transfer_params"),
+        )
+
+    def extended(self, event: Mapping[str, Any]) -> Output:
+        """With what one event of a completion's stream adds (a whole answer is one event)."""
+        usage = event.get("usage") or {}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or self.cached
+        if not event["choices"]:
+            return dataclasses.replace(self, cached=cached)
+        choice = event["choices"][0]
         given = choice.get("logprobs") or {}
-        top = given.get("top_logprobs") or ()
-        chosen = zip(given.get("tokens") or (), given.get("token_logprobs") or (), strict=True)
+        chosen = list(zip(given.get("tokens") or (), given.get("token_logprobs") or (), strict=True))
+        top = given.get("top_logprobs") or [None] * len(chosen)
         logprobs = tuple(
             {_token(text): value for text, value in {**(more or {}), token: logprob}.items()}
             for (token, logprob), more in zip(chosen, top, strict=True)
         )
-        usage = told.get("usage") or {}
-        return cls(
-            prompt=tuple(choice.get("prompt_token_ids") or prompt),
-            tokens=tuple(choice["token_ids"]),
-            logprobs=logprobs,
-            finish=choice.get("finish_reason"),
-            cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-            params=told.get("kv_transfer_params"),
+        return dataclasses.replace(
+            self,
+            tokens=self.tokens + tuple(choice.get("token_ids") or ()),
+            logprobs=self.logprobs + logprobs,
+            finish=choice.get("finish_reason") or self.finish,
+            cached=cached,
         )
 
 

@@ -67,24 +67,24 @@ class Served:
         output = Output.of_completion(told, prompt)
         return _with_times(output, time.perf_counter() - start, 0.0)
 
-    def first_token(self, prompt: Sequence[int], *, max_tokens: int = 1, **more: Any) -> tuple[float, tuple[int, ...]]:
-        """Seconds to the first streamed token, and all tokens."""
-        body = self._body(prompt, max_tokens, stream=True, **more)
+    def stream(self, prompt: Sequence[int], *, max_tokens: int, logprobs: int | None = None, **more: Any) -> Output:
+        """Like `complete`, streamed, with the seconds to the first token."""
+        body = self._body(prompt, max_tokens, stream=True, stream_options={"include_usage": True}, **more)
+        if logprobs is not None:
+            body |= {"logprobs": logprobs, "return_tokens_as_token_ids": True}
         request = urllib.request.Request(
             self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        start, first, tokens = time.perf_counter(), 0.0, []
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            for line in answer:
-                if line.startswith(b"data: {"):
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        raise HttpError(500, json.dumps(event))
-                    for choice in event["choices"]:
-                        tokens += choice.get("token_ids") or []
-                    if tokens and not first:
-                        first = time.perf_counter() - start
-        return first, tuple(tokens)
+        output, start, first = Output(tuple(prompt), ()), time.perf_counter(), 0.0
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                for line in answer:
+                    if line.startswith(b"data: {"):
+                        output = output.extended(_checked(json.loads(line[6:])))
+                        first = first or (time.perf_counter() - start if output.tokens else 0.0)
+        except urllib.error.HTTPError as told:
+            raise HttpError(told.code, told.read().decode(errors="replace")) from None
+        return _with_times(output, time.perf_counter() - start, first)
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, max_tokens: int, **more: Any) -> dict[str, Any]:
         """Greedy answer of the chat endpoint, as it came."""
@@ -113,6 +113,12 @@ class Served:
             "return_token_ids": True,
             **more,
         }
+
+
+def _checked(event: dict[str, Any]) -> dict[str, Any]:
+    if "error" in event:
+        raise HttpError(500, json.dumps(event))
+    return event
 
 
 def _with_times(output: Output, seconds: float, first: float) -> Output:

@@ -56,9 +56,11 @@ def test_a_served_engine_answers_like_a_forked_one(zygote: Zygote, tmp_path: Pat
         assert theirs.cached == 0
         assert served.complete(PROMPT, max_tokens=24).cached == 256
         served.forget_prefixes()
-        first, tokens = served.first_token(PROMPT, max_tokens=3)
-        assert 0 < first < 30
-        assert tokens == theirs.tokens[:3]
+        streamed = served.stream(PROMPT, max_tokens=24, logprobs=5)
+        assert 0 < streamed.first_token_seconds < streamed.seconds
+        assert streamed.cached == 0
+        assert difference(mine, streamed) is None
+        assert widest_gap(mine, streamed) < 1e-4
         assert served.chat([{"role": "user", "content": "Hello"}], max_tokens=4)["usage"]["completion_tokens"] == 4
         assert served.metrics().total("vllm:prompt_tokens_total") > 900
         pids = served.pids

@@ -1,0 +1,1 @@
+"""The demo: `make demo`, or `PYTHONPATH=tests python -m demo.run` in the engine's environment."""

@@ -1,0 +1,59 @@
+"""The negative control: with wrong KV in the pool the same comparison must fail, else it proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.outputs import difference
+
+from demo.deployment import Deployment
+from demo.progress import say
+from demo.turns import HITS, LOGPROBS, settled
+from kvhub import chunkfile
+
+
+def falsify(path: Path) -> None:
+    """Turn a chunk's payload by a third and give it a header that vouches for it: wrong KV that looks right."""
+    data = path.read_bytes()
+    header = chunkfile.parse(data)
+    payload = data[chunkfile.HEADER_BYTES :]
+    by = len(payload) // 3 // 256 * 256
+    payload = payload[by:] + payload[:by]
+    head = chunkfile.pack(
+        header.key,
+        header.namespace,
+        payload,
+        layout=header.layout,
+        generated=header.generated,
+        writer=header.writer,
+        payload_bytes=header.payload_bytes,
+        created_ns=header.created_ns,
+    )
+    replacement = path.with_suffix(".replacement")
+    replacement.write_bytes(head + payload)
+    replacement.rename(path)
+
+
+def control(run: Deployment, prompt: list[int], *, max_tokens: int) -> list[str]:
+    """Ask the prefill engine itself, twice, with right and with falsified chunks in the pool; problems as text."""
+    run.plain.forget_prefixes()
+    expected = run.plain.stream(prompt, max_tokens=max_tokens, logprobs=LOGPROBS)
+    found = []
+    for falsified in (False, True):
+        if falsified:
+            for path in run.chunks():
+                falsify(path)
+        run.prefill.forget_prefixes()
+        before = run.prefill.metrics()
+        answer = run.prefill.stream(prompt, max_tokens=max_tokens, logprobs=LOGPROBS)
+        hit = (settled(run.prefill, before) - before).total(HITS, source="pool")
+        where = difference(expected, answer)
+        state = "falsified" if falsified else "right"
+        say(f"control: {hit:.0f} tokens of {state} KV from the pool, {where or 'tokens are equal'}")
+        if not hit:
+            found.append(f"the control with {state} chunks took nothing from the pool")
+        if falsified and where is None:
+            found.append("falsified KV gave the plain engine's tokens: the comparison of this run proves nothing")
+        if not falsified and where is not None:
+            found.append(f"the control with right chunks differs: {where}")
+    return found
