@@ -46,7 +46,7 @@ class Fetch:
             step = steps[name]
             peer = search.peer if step.is_transport else None
             keys = [self._key(chunk) for chunk in chunks]
-            self.hub.load(name, keys, step.deadline, self._arrival(name, chunks, keys), peer=peer)
+            self.hub.orders.load(name, keys, step.deadline, self._arrival(name, chunks, keys), peer=peer)
         self._one_over()
 
     def _key(self, chunk: int) -> bytes:
@@ -71,7 +71,7 @@ class Fetch:
                 count = found.tail if tail else self.chunk_tokens
                 if not self.hub.measure.fits(held.layout, count, held.length):
                     self.hub.reports.count("faults", member=name, reason="length")
-                    self.hub.doubt(name, key)
+                    self.hub.orders.doubt(name, key)
                     self.hub.arena.release((held.slot,))
                     continue
                 if self.hub.arena.publish(key, held, keep=self.hub.keeps):

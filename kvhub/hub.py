@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,20 @@ from kvhub.config import Config, load
 from kvhub.engine import EngineFacts
 from kvhub.errors import KvhubError, MisuseError
 from kvhub.fetch import Fetch
-from kvhub.jobs import Done, Jobs, Settled
+from kvhub.jobs import Jobs
 from kvhub.keys import Chain
 from kvhub.member import Member
-from kvhub.observe import LogObserver, Reports
+from kvhub.observe import LogObserver, Observer, Reports
 from kvhub.offers import Offers
 from kvhub.opening import build_members, check_sizes, open_arena
+from kvhub.orders import Orders
 from kvhub.plugins import Registry
 from kvhub.router import bind
 from kvhub.search import Search
 from kvhub.sinks import Sinks
 from kvhub.tail import Measure
 from kvhub.transport import Transport
-from kvhub.types import Completion, Found, Held, Key, Op, Outcome, Peer
-
-DOUBT_SECONDS = 5.0
-"""How long a key that failed to load from a member is answered as a miss there."""
-MOST_DOUBTS = 65536
+from kvhub.types import Found, Held, Key, Op, Peer
 
 
 class Hub:
@@ -56,11 +53,11 @@ class Hub:
         self._searches: dict[str, Search] = {}
         self._fetches: dict[str, Fetch] = {}
         self._filling: dict[Key, int] = {}
-        self._doubts: OrderedDict[tuple[str, Key], float] = OrderedDict()
         self._calls: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
         self._closing = False
         self.offers = Offers(self)
+        self.orders = Orders(self)
         self._pump = threading.Thread(target=self._run, name="kvhub-pump", daemon=True)
 
     @classmethod
@@ -89,7 +86,9 @@ class Hub:
             hub.close()
             raise
         hub._pump.start()
-        registry.hooks.kvhub_hub_opened(hub=hub)
+        hub._tell("kvhub_hub_opened")
+        for warning in config.warnings:
+            hub.reports.event("config.warning", level="warning", warning=warning)
         hub.reports.event(
             "hub.opened", role=facts.role, engine=facts.engine, namespace=facts.namespace.digest.hex()[:16],
             store=[step.name for step in hub.route.store], retrieve=[step.name for step in hub.route.retrieve],
@@ -102,7 +101,11 @@ class Hub:
         self.members.update(built)
         self.arena = open_arena(self.members, self.config, self.facts, self.measure)
         self.jobs = Jobs(
-            self.members, self.reports, queue_bytes=self.limits.queue, changed=self._member_changed, probe=self._probe
+            self.members,
+            self.reports,
+            queue_bytes=self.limits.queue,
+            changed=self._member_changed,
+            probe=self.orders.probe,
         )
         for name, member in self.members.items():
             member.attach(self.arena.region, self.wake)
@@ -155,17 +158,6 @@ class Hub:
         self.wake()
         return None
 
-    def doubted(self, member: str, key: Key) -> bool:
-        """Whether a load of this key from this member failed a moment ago."""
-        until = self._doubts.get((member, key))
-        return until is not None and until > time.monotonic()
-
-    def doubt(self, member: str, key: Key) -> None:
-        """Answer this key as a miss at this member for a while, so that a broken promise is not repeated."""
-        self._doubts[member, key] = time.monotonic() + DOUBT_SECONDS
-        while len(self._doubts) > MOST_DOUBTS:
-            self._doubts.popitem(last=False)
-
     # -- fetching --------------------------------------------------------------------------------------------------
 
     def fetch(self, request: str, *, computed: int, tokens: int) -> Fetch:
@@ -182,58 +174,6 @@ class Hub:
                 found = self._fetches[request] = Fetch(self, search, computed, tokens)
                 found.start()
             return found
-
-    def load(self, member: str, keys: Sequence[Key], seconds: float, done: Callable[[list[Held | None]], None], *,
-             peer: Peer | None = None) -> None:  # fmt: skip
-        """Load chunks into newly claimed slots; `done` gets, under the lock, what arrived whole, with one lease each.
-
-        Slots that did not arrive are freed as soon as the member has let go of them, not before.
-        """
-        slots = self.arena.claim(len(keys))
-        wanted = list(keys[: len(slots)])
-        missing: list[Held | None] = [None] * (len(keys) - len(slots))
-        if not slots:
-            self.reports.count("arena_full")
-            done(missing)
-            return
-        free = set(slots)
-
-        def ended(completion: Completion) -> None:
-            helds: list[Held | None] = []
-            for at, slot in enumerate(slots):
-                good = completion.outcomes[at] == Outcome.DONE
-                if completion.outcomes[at] not in (Outcome.DONE, Outcome.MISS):
-                    self.doubt(member, wanted[at])
-                layout = completion.layouts[at] if completion.layouts else ""
-                if good and self.measure.layout(layout) is None:
-                    self.reports.count("faults", member=member, reason="layout")
-                    good = False
-                made = completion.generated[at] if completion.generated else 0
-                helds.append(Held(slot, completion.lengths[at], layout, made) if good else None)
-                if good:
-                    free.discard(slot)
-            done(helds + missing)
-
-        self.order(
-            member, Op.LOAD, wanted, slots=slots, lengths=[self.arena.region.slot_bytes] * len(slots), seconds=seconds,
-            done=ended, settled=lambda: self.arena.release(free), peer=peer,
-        )  # fmt: skip
-
-    def order(
-        self, member: str, op: Op, keys: Sequence[Key], *, done: Done, settled: Settled | None = None, **more: Any
-    ) -> int:
-        """`Jobs.send` whose ends come back under the hub's lock."""
-
-        def locked(completion: Completion) -> None:
-            with self.lock:
-                done(completion)
-
-        def locked_settled() -> None:
-            with self.lock:
-                if settled is not None:
-                    settled()
-
-        return self.jobs.send(member, op, keys, done=locked, settled=locked_settled, **more)
 
     def release(self, request: str) -> None:
         """End a request's search and fetch and every lease they hold; idempotent, in any state."""
@@ -372,27 +312,11 @@ class Hub:
         self.reports.event(
             f"member.{state}", level="info" if state == "up" else "warning", member=member, reason=reason
         )
-        self._calls.append(
-            lambda: self.registry.hooks.kvhub_member_changed(hub=self, name=member, state=state, reason=reason)
-        )
+        self._calls.append(lambda: self._tell("kvhub_member_changed", name=member, state=state, reason=reason))
 
-    def _probe(self, member: str, op: Op) -> None:
-        """Try a member that was kept out, on its real data path: write a chunk of our own, or read for one."""
-        key = secrets.token_bytes(32)
-        slots = self.arena.claim(1)
-        if not slots:
-            self.jobs.breaker(member, op).bad("no-slot")
-            return
-
-        def over() -> None:
-            self.arena.release(slots)
-            if op == Op.SAVE and self.members[member].capabilities.removes:
-                self.jobs.send(member, Op.REMOVE, [key], seconds=5.0, done=lambda _: None, probe=True)
-
-        self.order(
-            member, op, [key], slots=slots, lengths=[self.measure.chunk_bytes], seconds=2.0, done=lambda _: None,
-            settled=over, probe=True,
-        )  # fmt: skip
+    def _tell(self, hook: str, **fields: Any) -> None:
+        for problem in self.registry.tell(hook, hub=self, **fields):
+            self.reports.event("plugin.failed", level="warning", problem=problem)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -424,7 +348,7 @@ class Hub:
         if self._closing:
             return
         if self._pump.is_alive():
-            self._guarded(lambda: self.registry.hooks.kvhub_hub_closing(hub=self))
+            self._tell("kvhub_hub_closing")
             self.flush(grace)
         self._closing = True
         self.wake()
@@ -447,6 +371,10 @@ class Hub:
         self.reports.close()
 
 
-def _observers(registry: Registry, config: Config) -> list[Any]:
-    found = registry.hooks.kvhub_register_observers(config={"path": config.path, "roles": list(config.roles)})
-    return [observer for group in found for observer in group]
+def _observers(registry: Registry, config: Config) -> list[Observer]:
+    """What plugins want to be told; one that raises is left out, since no engine may fail because of an observer."""
+    found: list[Observer] = []
+    for _, result in registry.each("kvhub_register_observers", config=config.plain):
+        if not isinstance(result, Exception):
+            found += [observer for observer in result or () if isinstance(observer, Observer)]
+    return found

@@ -80,15 +80,15 @@ class Search:
     def _from_arena(self, name: str) -> None:
         missing = [at for at, who in enumerate(self._have) if not who]
         if not self.slots:
-            slots = self.hub.arena.lease_run([self._key(at) for at in missing])
-            for at, slot in zip(missing, slots, strict=False):
+            run = self.hub.arena.lease_run([self._key(at) for at in missing])
+            for at, slot in zip(missing, run, strict=False):
                 self.slots[self.first + at] = slot
                 self._have[at] = name
-            missing = missing[len(slots) :]
+            missing = missing[len(run) :]
         for at in missing:
-            slot = self.hub.arena.lease(self._key(at))
-            if slot is not None:
-                self.slots[self.first + at] = slot
+            single = self.hub.arena.lease(self._key(at))
+            if single is not None:
+                self.slots[self.first + at] = single
                 self._have[at] = name
 
     def _from_peer(self, name: str) -> None:
@@ -101,7 +101,7 @@ class Search:
     def _ask(self, step: BoundStep, number: int, window: int) -> None:
         start = self._run()
         asked = [at for at in range(start, min(start + window, len(self._have))) if not self._have[at]]
-        asked = [at for at in asked if not self.hub.doubted(step.name, self._key(at))]
+        asked = [at for at in asked if not self.hub.orders.doubted(step.name, self._key(at))]
         left = self._deadline - time.monotonic()
         if not asked or left <= 0:
             self._step(number + 1)
@@ -123,7 +123,7 @@ class Search:
 
     def _send(self, name: str, op: Op, keys: Sequence[Key], done: Callable[[Completion], None]) -> None:
         left = max(self._deadline - time.monotonic(), 0.001)
-        self._orders.append(self.hub.order(name, op, keys, seconds=left, done=done))
+        self._orders.append(self.hub.orders.send(name, op, keys, seconds=left, done=done))
 
     # -- the tail --------------------------------------------------------------------------------------------------
 
@@ -144,13 +144,20 @@ class Search:
         for at in range(number, len(self.hub.route.retrieve)):
             step = self.hub.route.retrieve[at]
             if step.is_arena:
-                slot = self.hub.arena.lease(key)
-                if slot is not None and self._take_tail(chunk, key, slot, step.name):
+                near = self.hub.arena.lease(key)
+                if near is not None and self._take_tail(chunk, key, near, step.name):
                     return
-            elif not step.is_transport and time.monotonic() < self._deadline and not self.hub.doubted(step.name, key):
+            elif (
+                not step.is_transport
+                and time.monotonic() < self._deadline
+                and not self.hub.orders.doubted(step.name, key)
+            ):
                 self._ask_tail(step, at, chunk, key)
                 return
         self._finish(0)
+
+    def _may_ask(self, name: str, key: Key) -> bool:
+        return time.monotonic() < self._deadline and not self.hub.orders.doubted(name, key)
 
     def _part(self, chunk: int, end: int) -> bool:
         key, tokens = self.chain.part_key(end), end - chunk * self.chain.chunk_tokens
@@ -189,7 +196,7 @@ class Search:
                 self._tail_from(number + 1)
                 return
             seconds = max(self._deadline - time.monotonic(), 0.005)
-            self.hub.load(step.name, [key], seconds, loaded)
+            self.hub.orders.load(step.name, [key], seconds, loaded)
 
         def loaded(helds: list[Held | None]) -> None:
             held = helds[0]

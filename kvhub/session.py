@@ -21,56 +21,15 @@ from typing import Any
 
 import attrs
 
-from kvhub.fetch import Fetch
 from kvhub.hub import Hub
 from kvhub.keys import Chain, Context
-from kvhub.plan import Copy, Load, Report, StepPlan
+from kvhub.plan import Copy, Report, StepPlan
+from kvhub.requests import PARAMS, Fill, Finish, Request, Sizes, build_load, count_prompt
 from kvhub.tail import write_trailer
-from kvhub.types import Held, Key, Peer
+from kvhub.types import Held, Peer
 
 INLINE_TOKENS = 8192
 """Prompts up to this length get their keys on the engine's thread (under 0.2 ms); longer ones on the pump."""
-PARAMS = "kvhub"
-"""Under this name the engine-specific request parameters carry what a prefill promised."""
-
-
-@attrs.frozen
-class Finish:
-    """What the engine should do with a request that ended."""
-
-    hold: bool
-    """Keep its blocks until the worker reports the request as sent."""
-    params: dict[str, Any] | None = None
-    """For the client to hand to the decode leg."""
-
-
-@attrs.frozen
-class _Fill:
-    """A gather under way: what becomes of its slots."""
-
-    request: str
-    chunks: tuple[tuple[Key, Held], ...]
-    tail: tuple[bytes, ...] | None = None
-    spread: bool = True
-
-
-@attrs.define
-class _Request:
-    tokens: Sequence[int]
-    prompt: int
-    chain: Chain
-    peer: Peer | None = None
-    promised: int = 0
-    offers: bool = False
-    computed: int = 0
-    target: int = 0
-    blocks: Sequence[int] = ()
-    fetch: Fetch | None = None
-    load: int | None = None
-    stored: int = 0
-    fills: set[int] = attrs.field(factory=set)
-    ended: bool = False
-    counted: bool = False
 
 
 class Session:
@@ -80,10 +39,10 @@ class Session:
         self.hub = hub
         self.block_tokens = hub.facts.block_tokens
         self.chunk_tokens = hub.measure.chunk_tokens
-        self._per_chunk = self.chunk_tokens // self.block_tokens
-        self._requests: dict[str, _Request] = {}
-        self._loading: dict[str, _Request] = {}
-        self._fills: dict[int, _Fill] = {}
+        self._sizes = Sizes(self.block_tokens, self.chunk_tokens)
+        self._requests: dict[str, Request] = {}
+        self._loading: dict[str, Request] = {}
+        self._fills: dict[int, Fill] = {}
         self._loads: dict[int, str] = {}
         self._numbers = itertools.count(1)
         self._gathers: list[Copy] = []
@@ -102,7 +61,7 @@ class Session:
         `kvhub` names the peer that made one.  Parameters that make no sense count as none.
         """
         root = context.root(self.hub.facts.namespace)
-        state = _Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items))
+        state = Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items))
         params = params or {}
         state.offers = bool(params.get("do_remote_decode"))
         given = params.get(PARAMS)
@@ -137,7 +96,7 @@ class Session:
         extra = found.tokens - computed
         return extra if extra >= self.block_tokens else 0
 
-    def _supply(self, state: _Request) -> Any:
+    def _supply(self, state: Request) -> Any:
         known = state.chain.tokens
         if len(state.tokens) - known > INLINE_TOKENS:
             tokens = state.tokens
@@ -146,7 +105,7 @@ class Session:
         return None
 
     @staticmethod
-    def _grow(state: _Request, tokens: int) -> None:
+    def _grow(state: Request, tokens: int) -> None:
         known = state.chain.tokens
         if tokens > known:
             state.chain.extend(state.tokens[known:tokens])
@@ -157,7 +116,7 @@ class Session:
         if state is None or state.load is not None or state.fetch is not None:
             return
         if not external:
-            self._count_prompt(state)
+            count_prompt(state, self.hub.reports)
             self._let_go(request, state)
             return
         state.blocks = blocks
@@ -165,7 +124,7 @@ class Session:
         state.fetch = self.hub.fetch(request, computed=state.computed, tokens=state.target)
         self._loading[request] = state
 
-    def _let_go(self, request: str, state: _Request) -> None:
+    def _let_go(self, request: str, state: Request) -> None:
         """The request needs nothing more of what was found, here or at its peer."""
         self.hub.release(request)
         if state.peer is not None:
@@ -196,29 +155,21 @@ class Session:
         chunks = tuple(
             (
                 state.chain.keys[first + at],
-                Held(slots[at], length, "", self._generated(state, first + at, self.chunk_tokens)),
+                Held(slots[at], length, "", self._sizes.generated(state.prompt, first + at, self.chunk_tokens)),
             )
             for at in picked
         )
-        self._gather(request, state, [first + at for at in picked], blocks, _Fill(request, chunks), self.chunk_tokens)
-
-    def _generated(self, state: _Request, chunk: int, tokens: int) -> int:
-        start = chunk * self.chunk_tokens
-        return max(start + tokens - max(state.prompt, start), 0)
+        self._gather(request, state, [first + at for at in picked], blocks, Fill(request, chunks), self.chunk_tokens)
 
     def _gather(
-        self, request: str, state: _Request, numbers: Sequence[int], blocks: Sequence[int], fill: _Fill, last: int
+        self, request: str, state: Request, numbers: Sequence[int], blocks: Sequence[int], fill: Fill, last: int
     ) -> None:
         number = next(self._numbers)
         slots = tuple(held.slot for _, held in fill.chunks)
-        rows = tuple(self._row(blocks, n) for n in numbers)
+        rows = tuple(self._sizes.row(blocks, n) for n in numbers)
         self._gathers.append(Copy(number, request, slots, rows, (0,) * len(rows), (last,) * len(rows)))
         self._fills[number] = fill
         state.fills.add(number)
-
-    def _row(self, blocks: Sequence[int], chunk: int) -> tuple[int, ...]:
-        row = tuple(blocks[chunk * self._per_chunk : (chunk + 1) * self._per_chunk])
-        return row + (-1,) * (self._per_chunk - len(row))
 
     def preempted(self, request: str) -> None:
         """The engine takes the request's blocks; it may come back and be looked up again."""
@@ -252,7 +203,7 @@ class Session:
             self._closing[request] = tuple(sorted(state.fills))
         return Finish(hold=bool(state.fills), params=params)
 
-    def _keep_rest(self, request: str, state: _Request, computed: int, blocks: Sequence[int]) -> dict[str, Any] | None:
+    def _keep_rest(self, request: str, state: Request, computed: int, blocks: Sequence[int]) -> dict[str, Any] | None:
         self.advance_state(request, state, computed, blocks)
         full, rest = divmod(computed, self.chunk_tokens)
         cut = self.hub.measure.own.cuttable
@@ -260,20 +211,20 @@ class Session:
         self._grow(state, computed)
         if rest and cut and self._stores:
             held_bytes = self.hub.measure.own.payload_bytes(rest)
-            made = self._generated(state, full, rest)
+            made = self._sizes.generated(state.prompt, full, rest)
             if offers:
                 key = state.chain.part_key(computed)
                 slot = self.hub.reserve([key])[0]
-                fill = _Fill(request, ((key, Held(slot, held_bytes, "", made)),), spread=False)
+                fill = Fill(request, ((key, Held(slot, held_bytes, "", made)),), spread=False)
             else:
                 slot = self.hub.reserve_private()
                 digests = tuple(state.chain.digests(full, rest))
-                fill = _Fill(request, ((state.chain.tail_key(full), Held(slot, held_bytes, "", made)),), digests)
+                fill = Fill(request, ((state.chain.tail_key(full), Held(slot, held_bytes, "", made)),), digests)
             if slot >= 0:
                 self._gather(request, state, [full], blocks, fill, rest)
         return self._promise(state, computed) if offers else None
 
-    def advance_state(self, request: str, state: _Request, computed: int, blocks: Sequence[int]) -> None:
+    def advance_state(self, request: str, state: Request, computed: int, blocks: Sequence[int]) -> None:
         """`advance` for a request that is no longer in the table."""
         self._requests[request] = state
         try:
@@ -281,7 +232,7 @@ class Session:
         finally:
             del self._requests[request]
 
-    def _promise(self, state: _Request, computed: int) -> dict[str, Any] | None:
+    def _promise(self, state: Request, computed: int) -> dict[str, Any] | None:
         """Promise the leading run that the arena has or is getting; never an empty success."""
         full, rest = divmod(computed, self.chunk_tokens)
         keys = list(state.chain.keys[:full])
@@ -315,7 +266,7 @@ class Session:
             number = next(self._numbers)
             state.load = number
             self._loads[number] = request
-            loads.append(self._load(number, request, state, fetch))
+            loads.append(build_load(number, request, state, fetch, self._sizes, self.hub.reports))
         region = self.hub.arena.region
         plan = StepPlan(
             region.name, region.slots, region.slot_bytes, tuple(self._gathers), tuple(loads), tuple(self._fences),
@@ -323,53 +274,6 @@ class Session:
         )  # fmt: skip
         self._gathers, self._fences, self._closing = [], [], {}
         return plan
-
-    def _load(self, number: int, request: str, state: _Request, fetch: Fetch) -> Load:
-        valid = 0 if state.ended else min(fetch.over or 0, state.target)
-        size, block = self.chunk_tokens, self.block_tokens
-        failed: tuple[int, ...] = ()
-        if valid < state.target:
-            # Whole blocks only: the engine recomputes from the first block that it is told of.
-            valid = max(valid // block * block, state.computed)
-            failed = () if state.ended else tuple(state.blocks[valid // block : -(-state.target // block)])
-        numbers = range(state.computed // size, -(-valid // size)) if valid > state.computed else range(0)
-        helds = [fetch.helds[n] for n in numbers]
-        layouts = tuple(held.layout for held in helds)
-        copy = Copy(
-            number,
-            request,
-            tuple(held.slot for held in helds),
-            tuple(self._row(state.blocks, n) for n in numbers),
-            tuple(max(state.computed - n * size, 0) for n in numbers),
-            tuple(min(valid - n * size, size) for n in numbers),
-            layouts if any(layouts) else None,
-        )
-        self._account(state, fetch, valid)
-        return Load(copy, failed)
-
-    def _account(self, state: _Request, fetch: Fetch, valid: int) -> None:
-        """Count each token once, under the member that it came from before any promotion."""
-        if state.ended:
-            return
-        self._count_prompt(state)
-        search, size = fetch.search, self.chunk_tokens
-        for number, held in fetch.helds.items():
-            start, end = max(number * size, state.computed), min((number + 1) * size, valid)
-            if end <= start:
-                continue
-            at = number - search.first
-            name = search.origin[at] if at < len(search.origin) else search.tail_origin
-            self.hub.reports.count("hit_tokens", end - start, member=name)
-            made = min(held.generated, end - start)
-            if made:
-                self.hub.reports.count("generated_hit_tokens", made, member=name)
-
-    def _count_prompt(self, state: _Request) -> None:
-        if state.counted:
-            return
-        state.counted = True
-        self.hub.reports.count("prompt_tokens", state.prompt)
-        self.hub.reports.count("hit_tokens", min(state.computed, state.prompt), member="engine")
 
     def done(self, report: Report) -> None:
         """The worker's report of copies that ended."""
@@ -381,7 +285,7 @@ class Session:
             elif number in self._loads:
                 self._loaded(self._loads.pop(number))
 
-    def _filled(self, number: int, fill: _Fill, failed: bool) -> None:
+    def _filled(self, number: int, fill: Fill, failed: bool) -> None:
         state = self._requests.get(fill.request)
         if state is not None:
             state.fills.discard(number)

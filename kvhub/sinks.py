@@ -24,13 +24,18 @@ class Sinks:
         self._counting = any(step.uses > 1 for step in self._steps)
         self._uses: OrderedDict[tuple[str, Key], int] = OrderedDict()
         self._owed: OrderedDict[Key, set[str]] = OrderedDict()
+        self._replacing: dict[tuple[str, Key], list[Held]] = {}
         self._write_back = hub.route.write_back
 
     def save(self, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False) -> None:
         """Chunks that this engine made, or that a peer sent, became ready; each has a lease of the caller's."""
         wanted = [(key, held) for key, held in chunks if self._wanted(held)]
         for step in self._steps:
-            self._save(step, [chunk for chunk in wanted if self._due(step, chunk[0], replace)], replace)
+            if replace:
+                for key, held in wanted:
+                    self._replace(step, key, held)
+            else:
+                self._save(step, [chunk for chunk in wanted if self._due(step, chunk[0])])
 
     def arrived(self, chunks: Sequence[tuple[Key, Held]], origin: str) -> None:
         """Chunks came from `origin`: a peer's go to every store of the route, a store's only where it promotes to."""
@@ -39,9 +44,9 @@ class Sinks:
                 continue
             if source.is_transport:
                 self.save(chunks)
-            for step in self._steps:
+            for step in self._hub.route.promotions:
                 if step.name in source.promote:
-                    self._save(step, chunks, False)
+                    self._save(step, chunks)
 
     def seen(self, key: Key) -> None:
         """A chunk that is in the arena was computed or asked for again: store what a sink still lacks of it."""
@@ -53,42 +58,73 @@ class Sinks:
         held = self._hub.arena.held(slot)
         if self._wanted(held):
             for step in self._steps:
-                if step.name in self._owed.get(key, ()) or (step.uses > 1 and self._due(step, key, False)):
-                    self._save(step, [(key, held)], False)
+                if step.name in self._owed.get(key, ()) or (step.uses > 1 and self._due(step, key)):
+                    self._save(step, [(key, held)])
         self._hub.arena.release((slot,))
 
     def _wanted(self, held: Held) -> bool:
         return ("generated" if held.generated else "prompt") in self._write_back
 
-    def _due(self, step: BoundStep, key: Key, replace: bool) -> bool:
+    def _replace(self, step: BoundStep, key: Key, held: Held) -> None:
+        """Save a tail: one order per key at a time, since two under way may land in either order; the latest waits."""
+        busy = self._replacing.get((step.name, key))
+        if busy is None:
+            self._replacing[step.name, key] = []
+            self._save(step, [(key, held)], replace=True)
+            return
+        self._hub.arena.add_lease(held.slot)
+        self._hub.arena.release([waiting.slot for waiting in busy])
+        busy[:] = [held]
+
+    def _replaced(self, step: BoundStep, key: Key) -> None:
+        waiting = self._replacing.pop((step.name, key), [])
+        for held in waiting:
+            self._replace(step, key, held)
+            self._hub.arena.release((held.slot,))
+
+    def _due(self, step: BoundStep, key: Key) -> bool:
         """Count a use of `key` for a step that wants chunks used more than once; whether it is due there now."""
-        if step.uses <= 1 or replace:
+        if step.uses <= 1:
             return True
-        uses = self._uses[step.name, key] = self._uses.pop((step.name, key), 0) + 1
+        uses = self._uses.pop((step.name, key), 0) + 1
+        self._uses[step.name, key] = uses
         while len(self._uses) > MOST_REMEMBERED:
             self._uses.popitem(last=False)
-        return uses == step.uses
+        return bool(uses == step.uses)
 
-    def _save(self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], replace: bool) -> None:
+    def _save(self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False) -> None:
         if not chunks:
             return
         keys = [key for key, _ in chunks]
         slots = [held.slot for _, held in chunks]
         for slot in slots:
             self._hub.arena.add_lease(slot)
-        self._hub.order(
-            step.name, Op.SAVE, keys, slots=slots, lengths=[held.length for _, held in chunks], seconds=step.deadline,
+
+        def settled() -> None:
+            self._hub.arena.release(slots)
+            if replace:
+                self._replaced(step, keys[0])
+
+        self._hub.orders.send(
+            step.name,
+            Op.SAVE,
+            keys,
+            slots=slots,
+            lengths=[held.length for _, held in chunks],
+            seconds=step.deadline,
             layouts=tuple(held.layout for _, held in chunks) if any(held.layout for _, held in chunks) else None,
-            generated=tuple(held.generated for _, held in chunks), replace=replace,
+            generated=tuple(held.generated for _, held in chunks),
+            replace=replace,
             done=lambda completion: self._saved(keys, step.name, completion),
-            settled=lambda: self._hub.arena.release(slots),
-        )  # fmt: skip
+            settled=settled,
+        )
 
     def _saved(self, keys: Sequence[Key], name: str, completion: Completion) -> None:
         for key, outcome in zip(keys, completion.outcomes, strict=True):
             owed = self._owed.setdefault(key, set())
             if outcome.good:
                 owed.discard(name)
+                self._hub.orders.trust(name, key)
             else:
                 owed.add(name)
             if not owed:

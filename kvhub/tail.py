@@ -40,6 +40,7 @@ def common_tokens(payload: memoryview, layout: Layout, digests: Sequence[bytes])
     if size < _END.size:
         return 0
     mark, count = _END.unpack_from(payload, size - _END.size)
+    count = int(count)
     if mark != _MARK or not count or size != layout.payload_bytes(count) + trailer_bytes(count):
         return 0
     start = layout.payload_bytes(count)

@@ -225,6 +225,20 @@ class SafetyLaws(Stage):
         assert done.outcomes == (MISS,), names(done)
         assert damager.read(key) == bytes(stored)
 
+    @pytest.mark.parametrize("replace", [False, True])
+    def test_C25_a_save_spares_a_foreign_version(self, damager: Damager, replace: bool) -> None:
+        """Two versions that overwrite each other's chunks would both keep missing: who was first stays."""
+        store, (key, data) = damager.store, next(iter(chunks(1).items()))
+        store.keep({key: data})
+        stored = bytearray(damager.read(key))
+        if not stored.startswith(chunkfile.MAGIC):
+            self.leave_out("the store does not use the chunk format, so this law cannot make a foreign version")
+        stored[8:10] = (chunkfile.VERSION + 1).to_bytes(2, "little")
+        damager.write(key, bytes(stored))
+        done = store.save({key: data}, replace=replace)
+        assert done.outcomes[0] in (Outcome.KEPT, Outcome.FAILED), names(done)
+        assert damager.read(key) == bytes(stored)
+
     def test_A13_damage_does_not_spread(self, damager: Damager) -> None:
         """One corrupt chunk of a batch costs one chunk."""
         store, kept = damager.store, chunks(4)

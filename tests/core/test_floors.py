@@ -21,8 +21,8 @@ FLOORS: dict[int, str] = {
     1: "arena chunkfile environ keys member observe options roles workers",
     2: "breaker engine hookspecs installed plan routes settings store tail transport",
     3: "accept builtin config jobs offers search sinks",
-    4: "fetch opening plugins router",
-    5: "hub",
+    4: "fetch opening orders plugins router",
+    5: "hub requests",
     6: "cli session testing",
 }
 """A module imports only from floors below its own; a folder may import inside itself."""

@@ -26,6 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from kvhub.errors import ConfigError
 from kvhub.layout import Layout
 from kvhub.plan import Report, StepPlan
+from kvhub_vllm.facts import check_model
 from kvhub_vllm.metrics import KvhubProm, KvhubStats
 from kvhub_vllm.scheduler import SchedulerSide
 from kvhub_vllm.versions import check_version
@@ -173,6 +174,13 @@ class KvhubConnector(KVConnectorBase_V1):
 
     def get_kv_connector_stats(self) -> KvhubStats | None:
         return self.scheduler.stats() if self.scheduler is not None else None
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        # No layout is asked for: the kernels convert.  But vLLM calls this before it plans the KV of a model, which is
+        # the last moment to refuse one whose state is no KV; it would otherwise stop with a sentence of its own.
+        check_model(vllm_config)
+        return None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvhubStats:

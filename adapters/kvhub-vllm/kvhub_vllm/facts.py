@@ -16,6 +16,19 @@ SAMPLE_BYTES = 65536
 _VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures")
 
 
+def check_model(config: Any) -> None:
+    """Raise ConfigError for a model whose state cannot be cut into chunks of tokens."""
+    model = config.model_config
+    if model.is_hybrid or model.has_inner_state or model.is_attention_free:
+        raise ConfigError(
+            [
+                f"{'+'.join(model.architectures or ['the model'])} keeps recurrent state beside or instead of "
+                f"attention KV, which cannot be cut into chunks of tokens; run it without kvhub"
+            ],
+            where="kvhub in vLLM",
+        )
+
+
 def check_engine(config: Any, kv_cache_config: Any, role: str, stores: bool, retrieves: bool) -> None:
     """Raise ConfigError with every flag of the engine that contradicts what kvhub is asked to do."""
     problems = []

@@ -1,0 +1,138 @@
+"""Orders: what the hub asks of its members, with slots claimed before and given back after, under the hub's lock."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvhub.jobs import Done, Settled
+from kvhub.types import Completion, Held, Key, Op, Outcome, Peer
+
+if TYPE_CHECKING:
+    from kvhub.hub import Hub
+
+DOUBT_SECONDS = 5.0
+"""How long a key that failed to load from a member is answered as a miss there."""
+MOST_DOUBTS = 65536
+
+
+class Orders:
+    """Between the hub and its jobs."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._doubts: OrderedDict[tuple[str, Key], float] = OrderedDict()
+
+    def send(
+        self, member: str, op: Op, keys: Sequence[Key], *, done: Done, settled: Settled | None = None, **more: Any
+    ) -> int:
+        """`Jobs.send` whose ends come back under the hub's lock."""
+
+        def locked(completion: Completion) -> None:
+            with self._hub.lock:
+                done(completion)
+
+        def locked_settled() -> None:
+            with self._hub.lock:
+                if settled is not None:
+                    settled()
+
+        return self._hub.jobs.send(member, op, keys, done=locked, settled=locked_settled, **more)
+
+    def load(
+        self,
+        member: str,
+        keys: Sequence[Key],
+        seconds: float,
+        done: Callable[[list[Held | None]], None],
+        *,
+        peer: Peer | None = None,
+    ) -> None:
+        """Load chunks into newly claimed slots; `done` gets what arrived whole, with one lease each.
+
+        Slots that did not arrive are freed as soon as the member has let go of them, not before.
+        """
+        hub = self._hub
+        slots = hub.arena.claim(len(keys))
+        wanted = list(keys[: len(slots)])
+        missing: list[Held | None] = [None] * (len(keys) - len(slots))
+        if missing:
+            hub.reports.count("arena_full", len(missing))
+        if not slots:
+            done(missing)
+            return
+        free = set(slots)
+
+        def ended(completion: Completion) -> None:
+            helds: list[Held | None] = []
+            for at, slot in enumerate(slots):
+                outcome = completion.outcomes[at]
+                good = outcome == Outcome.DONE
+                if not good:
+                    self.doubt(member, wanted[at])
+                layout = completion.layouts[at] if completion.layouts else ""
+                if good and hub.measure.layout(layout) is None:
+                    hub.reports.count("faults", member=member, reason="layout")
+                    good = False
+                made = completion.generated[at] if completion.generated else 0
+                helds.append(Held(slot, completion.lengths[at], layout, made) if good else None)
+                if good:
+                    free.discard(slot)
+            done(helds + missing)
+
+        self.send(
+            member,
+            Op.LOAD,
+            wanted,
+            slots=slots,
+            lengths=[hub.arena.region.slot_bytes] * len(slots),
+            seconds=seconds,
+            done=ended,
+            settled=lambda: hub.arena.release(free),
+            peer=peer,
+        )
+
+    def probe(self, member: str, op: Op) -> None:
+        """Try a member that was kept out, on its real data path: write a chunk of our own, or read for one."""
+        hub = self._hub
+        key = secrets.token_bytes(32)
+        slots = hub.arena.claim(1)
+        if not slots:
+            hub.jobs.breaker(member, op).bad("no-slot")
+            return
+
+        def over() -> None:
+            hub.arena.release(slots)
+            if op == Op.SAVE and hub.members[member].capabilities.removes:
+                hub.jobs.send(member, Op.REMOVE, [key], seconds=5.0, done=lambda _: None, probe=True)
+
+        self.send(
+            member,
+            op,
+            [key],
+            slots=slots,
+            lengths=[hub.measure.chunk_bytes],
+            seconds=2.0,
+            done=lambda _: None,
+            settled=over,
+            probe=True,
+        )
+
+    def doubted(self, member: str, key: Key) -> bool:
+        """Whether a load of this key from this member failed a moment ago."""
+        until = self._doubts.get((member, key))
+        return until is not None and until > time.monotonic()
+
+    def doubt(self, member: str, key: Key) -> None:
+        """Answer this key as a miss at this member for a while, so that a broken promise is not repeated."""
+        self._doubts[member, key] = time.monotonic() + DOUBT_SECONDS
+        self._doubts.move_to_end((member, key))
+        while len(self._doubts) > MOST_DOUBTS:
+            self._doubts.popitem(last=False)
+
+    def trust(self, member: str, key: Key) -> None:
+        """A member has the key for sure: it was just saved there."""
+        self._doubts.pop((member, key), None)

@@ -1,0 +1,125 @@
+"""What a session knows of each request: where its KV comes from, what of it is being stored, and its loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from kvhub.fetch import Fetch
+from kvhub.keys import Chain
+from kvhub.observe import Reports
+from kvhub.plan import Copy, Load
+from kvhub.types import Held, Key, Peer
+
+PARAMS = "kvhub"
+"""Under this name the engine-specific request parameters carry what a prefill promised."""
+
+
+@attrs.frozen
+class Finish:
+    """What the engine should do with a request that ended."""
+
+    hold: bool
+    """Keep its blocks until the worker reports the request as sent."""
+    params: dict[str, Any] | None = None
+    """For the client to hand to the decode leg."""
+
+
+@attrs.frozen
+class Fill:
+    """A gather under way: what becomes of its slots."""
+
+    request: str
+    chunks: tuple[tuple[Key, Held], ...]
+    tail: tuple[bytes, ...] | None = None
+    spread: bool = True
+
+
+@attrs.define
+class Request:
+    tokens: Sequence[int]
+    prompt: int
+    chain: Chain
+    peer: Peer | None = None
+    promised: int = 0
+    offers: bool = False
+    computed: int = 0
+    target: int = 0
+    blocks: Sequence[int] = ()
+    fetch: Fetch | None = None
+    load: int | None = None
+    stored: int = 0
+    fills: set[int] = attrs.field(factory=set)
+    ended: bool = False
+    counted: bool = False
+
+
+@attrs.frozen
+class Sizes:
+    """Token counts of an engine: its block and the hub's chunk, a multiple of it."""
+
+    block: int
+    chunk: int
+
+    def row(self, blocks: Sequence[int], chunk: int) -> tuple[int, ...]:
+        """The engine blocks of one chunk, -1 where the request has none."""
+        count = self.chunk // self.block
+        row = tuple(blocks[chunk * count : (chunk + 1) * count])
+        return row + (-1,) * (count - len(row))
+
+    def generated(self, prompt: int, chunk: int, tokens: int) -> int:
+        """How many of the first `tokens` tokens of a chunk lie behind a prompt of `prompt` tokens."""
+        start = chunk * self.chunk
+        return max(start + tokens - max(prompt, start), 0)
+
+
+def build_load(number: int, request: str, state: Request, fetch: Fetch, sizes: Sizes, reports: Reports) -> Load:
+    """What the worker copies for a request whose fetch is over, and the blocks that it must not count on."""
+    valid = 0 if state.ended else min(fetch.over or 0, state.target)
+    size, block = sizes.chunk, sizes.block
+    failed: tuple[int, ...] = ()
+    if valid < state.target:
+        # Whole blocks only: the engine recomputes from the first block that it is told of.
+        valid = max(valid // block * block, state.computed)
+        failed = () if state.ended else tuple(state.blocks[valid // block : -(-state.target // block)])
+    numbers = range(state.computed // size, -(-valid // size)) if valid > state.computed else range(0)
+    helds = [fetch.helds[n] for n in numbers]
+    layouts = tuple(held.layout for held in helds)
+    copy = Copy(
+        number,
+        request,
+        tuple(held.slot for held in helds),
+        tuple(sizes.row(state.blocks, n) for n in numbers),
+        tuple(max(state.computed - n * size, 0) for n in numbers),
+        tuple(min(valid - n * size, size) for n in numbers),
+        layouts if any(layouts) else None,
+    )
+    if not state.ended:
+        count_prompt(state, reports)
+        _count_hits(state, fetch, valid, size, reports)
+    return Load(copy, failed)
+
+
+def count_prompt(state: Request, reports: Reports) -> None:
+    """Count a request's prompt once, and what of it the engine had by itself."""
+    if not state.counted:
+        state.counted = True
+        reports.count("prompt_tokens", state.prompt)
+        reports.count("hit_tokens", min(state.computed, state.prompt), member="engine")
+
+
+def _count_hits(state: Request, fetch: Fetch, valid: int, size: int, reports: Reports) -> None:
+    """Count each loaded token once, under the member that it came from before any promotion."""
+    search = fetch.search
+    for number, held in fetch.helds.items():
+        start, end = max(number * size, state.computed), min((number + 1) * size, valid)
+        if end <= start:
+            continue
+        at = number - search.first
+        name = search.origin[at] if at < len(search.origin) else search.tail_origin
+        reports.count("hit_tokens", end - start, member=name)
+        made = min(held.generated, end - start)
+        if made:
+            reports.count("generated_hit_tokens", made, member=name)
