@@ -86,7 +86,7 @@ def run(folder: Path, chosen: list[Mutant], *, select: bool, stop: bool) -> dict
     text = HEAD.format(here=str(HERE))
     for mutant in chosen:
         (folder / f"{mutant.module}.py").write_text(mutant.source)
-        text += mutant.test.format(module=mutant.module, patience=0.5 if mutant.law else 10.0)
+        text += mutant.test.format(module=mutant.module, patience=0.5 if mutant.law and select else 5.0)
     test.write_text(text)
     report = folder / "report.xml"
     names = [str(test)]

@@ -63,7 +63,8 @@ class ReferenceStore(Store):
     def save(self, batch, at, name, slot):
         if slot.nbytes > LIMIT:
             return End(Outcome.FULL, reason="size")
-        if name in self.objects and not batch.replace:
+        old = self.objects.get(name)
+        if old is not None and not (batch.replace and old[8:10] == b"\1\0"):  # never over another version's
             return End(Outcome.KEPT)
         layout = (batch.layouts[at] if batch.layouts else "") or self.context.layout.text
         made = batch.generated[at] if batch.generated else 0

@@ -47,9 +47,13 @@ STORE_FAULTS: list[Fault] = [
     (
         "overwrites what is there",
         "test_C13_second_save_is_kept",
-        [("in self.objects and not batch.replace", "is None")],
+        [("if old is not None and not", "if False and not")],
     ),
-    ("ignores replace", "test_replace_puts_the_new_one_in_place", [(" and not batch.replace", "")]),
+    (
+        "ignores replace",
+        "test_replace_puts_the_new_one_in_place",
+        [('not (batch.replace and old[8:10] == b"\\1\\0")', "True")],
+    ),
     ("says FAILED where it means KEPT", "test_C13_second_save_is_kept", [("Outcome.KEPT", "Outcome.FAILED")]),
     (
         "says KEPT and writes all the same",
@@ -167,6 +171,11 @@ STORE_FAULTS: list[Fault] = [
         "another version counts as damage",
         "test_C25_foreign_version_is_a_miss_and_stays",
         [("        except chunkfile.Foreign:\n            return End(Outcome.MISS)\n", "")],
+    ),
+    (
+        "replaces another version's object",
+        "test_C25_a_save_spares_a_foreign_version",
+        [(' and old[8:10] == b"\\1\\0"', "")],
     ),
     (
         "damage is a silent miss",
