@@ -26,7 +26,7 @@ transports:
   wire: {{use: ucx, listen: "127.0.0.1:0"}}
 roles:
   prefill:
-    store:    [host, wire]              # offered to decode; not kept for itself: see retrieve
+    store:    [wire]                    # offered to decode, and kept nowhere: what it retrieves is the pool's
     retrieve: [{{from: pool, deadline: 10s}}]
   decode:
     store:    [host, pool]

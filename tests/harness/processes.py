@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness import leash
+
+
+_ERROR = re.compile(r"(^|[\s.])\w+Error: ")
 
 
 class NotReady(RuntimeError):
@@ -64,9 +68,12 @@ class Leashed:
             time.sleep(0.1)
 
     def tail(self, lines: int = 40) -> str:
-        """The log's last lines."""
+        """The log's last lines, and before them the first error with what follows it: often far above the end."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join([f"--- {self.log}", *text.splitlines()[-lines:]])
+        said = text.splitlines()
+        first = next((at for at, line in enumerate(said) if _ERROR.search(line)), len(said))
+        cause = said[first : first + 6] if first < len(said) - lines else []
+        return "\n".join([f"--- {self.log}", *cause, *(["..."] if cause else []), *said[-lines:]])
 
     def stop(self, *, deadline: float = 20.0) -> None:
         """Ask it to stop (SIGTERM), then kill what is left.  Idempotent."""
