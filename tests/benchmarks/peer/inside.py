@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvhub.types import Completion, Op
+from kvhub.member import Member
+from kvhub.types import Batch, Completion, Op
 
 FAULTS = ("faults", "gathers_failed", "arena_full", "reserve_full", "short_fetches")
 
@@ -54,22 +55,28 @@ class Inside:
     def find(self, core: Any) -> None:
         """Take hold of the connector's half that lives in the engine core."""
         self._scheduler = core.scheduler.connector.scheduler
-        hub = self._scheduler.session.hub
-        order = hub.order
+        for member in self._scheduler.session.hub.members.values():
+            self._watch(member)
 
-        def timed(member: str, op: Op, keys: Any, *, done: Callable[[Completion], None], **more: Any) -> int:
-            busy = {Op.SAVE: self.saves, Op.LOAD: self.loads}.get(op)
-            if busy is None:
-                return int(order(member, op, keys, done=done, **more))
+    def _watch(self, member: Member) -> None:
+        """Time what the hub gives to a member until the hub learns that it is over."""
+        submit, poll, running = member.submit, member.poll, dict[int, Busy]()
 
-            def ended(completion: Completion) -> None:
-                busy.end(completion.moved)
-                done(completion)
+        def timed_submit(batch: Batch) -> None:
+            busy = {Op.SAVE: self.saves, Op.LOAD: self.loads}.get(batch.op)
+            if busy is not None:
+                running[batch.id] = busy
+                busy.begin()
+            submit(batch)
 
-            busy.begin()
-            return int(order(member, op, keys, done=ended, **more))
+        def timed_poll() -> Sequence[Completion]:
+            completions = poll()
+            for completion in completions:
+                if busy := running.pop(completion.id, None):
+                    busy.end(completion.moved)
+            return completions
 
-        hub.order = timed
+        vars(member).update(submit=timed_submit, poll=timed_poll)
 
     @property
     def working(self) -> bool:

@@ -47,7 +47,7 @@ class EngineProcess:
         self._log = log
         with log.open("w") as sink:
             self._process = subprocess.Popen(
-                [python, "-P", str(HERE / "engine.py"), json.dumps(order)],
+                [python, "-P", "-X", "faulthandler", str(HERE / "engine.py"), json.dumps(order)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,
@@ -81,7 +81,7 @@ class EngineProcess:
                 raise EngineFailed(self._obituary(f"gave no answer within {seconds:.0f} s"))
             data = self._process.stdout.read(1 << 16)
             if not data:
-                raise EngineFailed(self._obituary("ended"))
+                raise EngineFailed(self._obituary(f"ended with {self._process.wait()}"))
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         answer: dict[str, Any] = json.loads(line)
