@@ -3,7 +3,8 @@
     python tests/benchmarks/kernels.py [--mib 512] [--rounds 7] [--threads 1]
 
 Every round runs each row's copy and, right before and after it, one memcpy of the same number of bytes over the same
-buffers with the same number of threads, so that a busy machine slows both.  Buffers are larger than the caches (raise
+buffers with the same number of threads, so that a busy machine slows both; --clock cpu counts this process's own CPU
+seconds instead of wall time, which leaves out what other processes took.  Buffers are larger than most caches (raise
 --mib where the machine has more), and blocks are drawn in random order.  Goals: straight >= 0.8, conversion >= 0.4.
 """
 
@@ -40,10 +41,10 @@ def memcpy(target: torch.Tensor, source: torch.Tensor, threads: int) -> None:
         thread.join()
 
 
-def seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 class Row:
@@ -85,10 +86,9 @@ def rows(memory: list[torch.Tensor]) -> list[Row]:
             found.append(Row("straight", f"{way} {page} KiB", layout, layout, memory))
     for page in (16, 64, 256):
         for dtype, size in (("float32", 4), ("bfloat16", 2)):
-            tokens = page * 1024 // (heads * dim * 2 * size)
-            if tokens * size < 16:
-                continue
-            args = (layers, tokens, heads, dim, dtype)
+            own = heads if page > 16 else 1  # else a page is less than a cache line of tokens
+            tokens = page * 1024 // (own * dim * 2 * size)
+            args = (layers, tokens, own, dim, dtype)
             vec, nhd, hnd = known.vllm_cpu(*args, instruction_set="vec"), known.nhd(*args), known.hnd(*args)
             for name, source, target in (("vec>nhd", vec, nhd), ("nhd>vec", nhd, vec), ("hnd>nhd", hnd, nhd)):
                 found.append(Row("convert", f"{name} {dtype} {tokens} tok {page} KiB", source, target, memory))
@@ -108,20 +108,23 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--torch", action="store_true", help="measure the copy that works without a compiler")
+    options.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    options.add_argument("--only", default="", help="only rows whose name contains this")
     chosen = options.parse_args()
+    clock = time.perf_counter if chosen.clock == "wall" else time.process_time
     torch.set_num_threads(chosen.threads)
     if chosen.torch:
         copying._kernel = lambda source, target: cpu_torch
     way = "torch" if chosen.torch or not cpu_native.available else "compiled"
     memory = [torch.randint(0, 255, (chosen.mib << 20,), dtype=torch.uint8) for _ in range(2)]
-    table = rows(memory)
+    table = [row for row in rows(memory) if chosen.only in f"{row.kind} {row.name}"]
     times: list[list[tuple[float, float]]] = [[] for _ in table]
     for number in range(chosen.rounds + 1):
         for index, row in enumerate(table):
             source, target = memory if row.into_engine else memory[::-1]
-            plain = seconds(lambda s=source, t=target: memcpy(t, s, chosen.threads))
-            own = seconds(lambda r=row: r.run(chosen.threads))
-            plain = (plain + seconds(lambda s=source, t=target: memcpy(t, s, chosen.threads))) / 2
+            plain = seconds(lambda s=source, t=target: memcpy(t, s, chosen.threads), clock)
+            own = seconds(lambda r=row: r.run(chosen.threads), clock)
+            plain = (plain + seconds(lambda s=source, t=target: memcpy(t, s, chosen.threads), clock)) / 2
             if number:  # the first round warms page tables
                 times[index].append((plain * row.bytes / source.numel(), own))
     print(f"kvhub-kernels: {way} copy (native={kvhub_kernels.native}), {chosen.mib} MiB, {chosen.threads} thread(s), "
