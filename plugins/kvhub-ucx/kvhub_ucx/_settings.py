@@ -13,11 +13,13 @@ from kvhub_ucx.config import Config
 # Measured on TCP loopback and shared memory with peer error handling on; see the README's table for the reasons.
 _ALWAYS = {
     "RNDV_THRESH": "inf",
-    "TCP_TX_SEG_SIZE": "60K",
+    "TCP_TX_SEG_SIZE": "250K",
+    "TCP_RX_SEG_SIZE": "256K",
     "TCP_CM_REUSEADDR": "y",
     "MM_ERROR_HANDLING": "y",
     "RCACHE_MAX_UNRELEASED": "1024",
 }
+_TOGETHER = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
 
 
 def rdma_devices() -> list[str]:
@@ -59,6 +61,10 @@ def devices(config: Config) -> str:
 def choose(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Settings for `ucp_config_modify`.  What the user set as UCX_* in the environment is left to the user."""
     wanted = {"TLS": transports(config), "NET_DEVICES": devices(config), **_ALWAYS}
+    if any(f"UCX_{name}" in environment for name in _TOGETHER):
+        # UCX refuses to start when messages that it may send do not fit into what it may receive.
+        for name in _TOGETHER:
+            del wanted[name]
     return {name: value for name, value in wanted.items() if f"UCX_{name}" not in environment}
 
 

@@ -26,10 +26,10 @@ from kvhub_ucx import _frames as frames
 from kvhub_ucx import _settings
 from kvhub_ucx._channel import Channel
 from kvhub_ucx._greeting import Refusal
-from kvhub_ucx._libucp import Context, Worker, load
+from kvhub_ucx._libucp import Context, Worker
 from kvhub_ucx._link import Link, State
 from kvhub_ucx._listener import Listener
-from kvhub_ucx._probe import probe
+from kvhub_ucx._opening import open_context
 from kvhub_ucx._serve import ServeLink
 from kvhub_ucx._target import Target
 from kvhub_ucx.config import Config
@@ -244,16 +244,8 @@ class Wire:
     # The thread.
 
     def _open(self) -> None:
-        library = load(self.config.provider)
-        settings = _settings.choose(self.config)
-        self._context = Context(library, settings)
-        lanes = probe(self._context)
-        self._context.register(self.region.address, self.region.slots * self.region.slot_bytes)
-        self.log.info(
-            "wire.opened", address=self.address, libucp=library.version_text, provider=library.provider,
-            probe_lanes=",".join(lanes), secret=bool(self.secret),
-            settings=" ".join(f"{key}={value}" for key, value in settings.items()),
-        )  # fmt: skip
+        self._context, facts = open_context(self.config, self._name, self.region)
+        self.log.info("wire.opened", address=self.address, secret=bool(self.secret), **facts)
 
     def _main(self) -> None:
         try:

@@ -7,25 +7,22 @@ from collections.abc import Callable
 import pytest
 
 from kvhub.testing import TransportContract
+from kvhub.transport import Transport
 from kvhub.types import MemberContext
-from kvhub_ucx import Config, UcxTransport
 
-libucp = pytest.importorskip("kvhub_ucx._libucp")
-try:
-    libucp.load()
-except Exception as error:
-    pytest.skip(f"no UCX here: {error}", allow_module_level=True)
+kvhub_ucx = pytest.importorskip("kvhub_ucx")
+pytestmark = pytest.mark.usefixtures("ucx")
 
 
 class TestSharedMemory(TransportContract):
     """auto: on one machine, shared memory."""
 
     @pytest.fixture
-    def member_factory(self) -> Callable[[MemberContext], UcxTransport]:
-        return lambda context: UcxTransport(Config(), context)
+    def member_factory(self) -> Callable[[MemberContext], Transport]:
+        return lambda context: kvhub_ucx.UcxTransport(kvhub_ucx.Config(), context)
 
 
 class TestTcp(TransportContract):
     @pytest.fixture
-    def member_factory(self) -> Callable[[MemberContext], UcxTransport]:
-        return lambda context: UcxTransport(Config(transports="tcp"), context)
+    def member_factory(self) -> Callable[[MemberContext], Transport]:
+        return lambda context: kvhub_ucx.UcxTransport(kvhub_ucx.Config(transports="tcp"), context)

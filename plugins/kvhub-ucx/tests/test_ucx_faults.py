@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvhub.testing import make_key
+from kvhub.testing import make_key, make_payload
 from kvhub.types import Key, Op, Outcome
 
 DONE, FAILED, LATE = Outcome.DONE, Outcome.FAILED, Outcome.LATE
@@ -180,3 +181,37 @@ def test_a_chunk_under_another_name(open_hub: Any, chunks: Chunks, monkeypatch: 
         theirs.source.put(key, data)
     done, _ = _pull(ours, theirs.peer(), [make_key(0), make_key(1)], 10.0)
     assert done.outcomes == (Outcome.CORRUPT,) * 2
+
+
+@both_lanes
+def test_B08_many_pulls_and_random_aborts(open_hub: Any, chunks: Chunks, transports: str) -> None:
+    """No wrong byte is ever called DONE, every batch ends once, and all leases come back."""
+    dice = random.Random(11)
+    ours, theirs = (open_hub(name, slots=64, slot_bytes=1 << 16, transports=transports) for name in ("ours", "theirs"))
+    kept = {make_key(n): make_payload(n, dice.randrange(1, 1 << 16)) for n in range(24)}
+    for key, data in kept.items():
+        theirs.source.put(key, data)
+    under_way: list[tuple[int, list[Key], range]] = []
+    for turn in range(150):
+        base = turn % 4 * 16
+        for batch, keys, slots in [one for one in under_way if one[2].start == base]:
+            done = ours.driver.wait(batch)
+            assert set(done.outcomes) <= {DONE, LATE}
+            for key, slot, outcome in zip(keys, slots, done.outcomes, strict=True):
+                assert outcome is not DONE or ours.driver.bytes_of(slot, len(kept[key])) == kept[key]
+            under_way.remove((batch, keys, slots))
+        keys = dice.sample([*kept], dice.randrange(1, 16))
+        slots = range(base, base + len(keys))
+        deadline = time.monotonic() + dice.choice([0.0005, 0.002, 10.0])
+        batch = ours.driver.submit(Op.LOAD, keys, slots, deadline=deadline, peer=theirs.peer())
+        if dice.random() < 0.4:
+            time.sleep(dice.random() * 0.002)
+            ours.transport.cancel(batch)
+        under_way.append((batch, keys, slots))
+    for batch, _, _ in under_way:
+        ours.driver.wait(batch)
+    end = time.monotonic() + 2.0
+    while theirs.source.lent:
+        assert time.monotonic() < end, "leases are not given back"
+        time.sleep(0.01)
+    assert not theirs.source.faults

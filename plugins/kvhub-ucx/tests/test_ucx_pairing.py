@@ -17,8 +17,9 @@ import pytest
 from kvhub.errors import KvhubError
 from kvhub.testing import make_context, make_key, make_payload, make_region
 from kvhub.types import Op, Outcome, Peer
-from kvhub_ucx import Config, UcxTransport
-from kvhub_ucx import _frames as frames
+
+kvhub_ucx = pytest.importorskip("kvhub_ucx")
+frames = pytest.importorskip("kvhub_ucx._frames")
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 OpenHub = Callable[..., Any]
@@ -214,9 +215,10 @@ def test_E12_required_transport_is_missing(open_hub: OpenHub) -> None:
     assert "require='rc_mlx5,dc_mlx5', but UCX chose" in ours.transport.healthy()
 
 
-def test_E12_no_such_transport_or_device(ucx: None) -> None:
-    transport = UcxTransport(Config(devices="nosuch0", transports="tcp"), make_context("wire"))
-    with pytest.raises(KvhubError):
+def test_E12_no_such_transport_or_device(ucx: None, secrets: None) -> None:
+    config = kvhub_ucx.Config(devices="nosuch0", transports="tcp", secret_env="TEST_SECRET_ONE")
+    transport = kvhub_ucx.UcxTransport(config, make_context("wire"))
+    with pytest.raises(KvhubError, match=r"wire: UCX: .* with TLS=tcp,self NET_DEVICES=nosuch0; check the options"):
         transport.attach(make_region(), lambda: None)
     transport.close()
 

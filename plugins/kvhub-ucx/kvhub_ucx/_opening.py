@@ -1,4 +1,4 @@
-"""A real transfer inside this process at start: a UCX that cannot move bytes is found before any peer is."""
+"""Opening UCX at start, with a real transfer in this process: what cannot move bytes is found before any peer is."""
 
 from __future__ import annotations
 
@@ -7,9 +7,36 @@ import time
 from array import array
 
 from kvhub.errors import KvhubError
-from kvhub_ucx._libucp import IN_PROGRESS, Context, Worker
+from kvhub.types import Region
+from kvhub_ucx import _settings
+from kvhub_ucx._libucp import IN_PROGRESS, Context, Worker, load
+from kvhub_ucx.config import Config
 
 _BYTES = 256 * 1024
+
+
+def open_context(config: Config, name: str, region: Region) -> tuple[Context, dict[str, str]]:
+    """A context with the region registered, and what was chosen, for the log.  Raises KvhubError."""
+    library, settings = load(config.provider), _settings.choose(config)
+    context = None
+    try:
+        context = Context(library, settings)
+        lanes = probe(context)
+        context.register(region.address, region.slots * region.slot_bytes)
+    except KvhubError as error:
+        if context is not None:
+            context.close()
+        tls, devices = (settings.get(word, "of the environment") for word in ("TLS", "NET_DEVICES"))
+        raise KvhubError(
+            f"{name}: {error} with TLS={tls} NET_DEVICES={devices}; check the options transports and devices "
+            "(`ucx_info -d` and `ip addr` list what there is)"
+        ) from error
+    return context, {
+        "libucp": library.version_text,
+        "provider": library.provider,
+        "probe_lanes": ",".join(lanes),
+        "settings": " ".join(f"{word}={value}" for word, value in settings.items()),
+    }
 
 
 def probe(context: Context, timeout: float = 5.0) -> tuple[str, ...]:
@@ -29,8 +56,7 @@ def probe(context: Context, timeout: float = 5.0) -> tuple[str, ...]:
             if not sender.progress() + receiver.progress():
                 if time.monotonic() > deadline:
                     raise KvhubError(
-                        f"UCX: 256 KiB did not arrive within {timeout:g} s on lanes {', '.join(sender.lanes())}; "
-                        "check the options transports and devices, and UCX_* in the environment"
+                        f"UCX: 256 KiB did not arrive within {timeout:g} s on lanes {', '.join(sender.lanes())}"
                     )
                 time.sleep(0.0002)
         for worker, request in requests:
