@@ -12,9 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kvhub.arena import Arena
+from kvhub.builtin.host import HostStore
 from kvhub.config import Config, load
 from kvhub.engine import EngineFacts
 from kvhub.errors import KvhubError, MisuseError
@@ -33,6 +34,8 @@ from kvhub.sinks import Sinks
 from kvhub.tail import Measure
 from kvhub.transport import Transport
 from kvhub.types import Found, Held, Key, Op, Peer
+
+T = TypeVar("T")
 
 
 class Hub:
@@ -148,11 +151,17 @@ class Hub:
                 return search.found
 
         def begin() -> None:
-            if tokens is not None:
-                chain.extend(tokens())
-            with self.lock:
-                if self._searches.get(request) is search:
-                    search.start()
+            try:
+                if self._searches.get(request) is search and tokens is not None:
+                    chain.extend(tokens())
+                with self.lock:
+                    if self._searches.get(request) is search:
+                        search.start()
+            except BaseException:
+                # Without an answer the engine would ask for ever.
+                with self.lock:
+                    search.give_up()
+                raise
 
         self._calls.append(begin)
         self.wake()
@@ -189,7 +198,7 @@ class Hub:
         """Tell a peer that this hub needs nothing more of what it promised."""
         for step in self.route.retrieve:
             if isinstance(step.member, Transport):
-                step.member.fulfil(peer)
+                self.jobs.guarded("fulfil_errors", step.name, step.member.fulfil, peer)
 
     # -- storing ---------------------------------------------------------------------------------------------------
 
@@ -283,7 +292,7 @@ class Hub:
         """Begin pairing with a peer that will be asked soon."""
         for step in self.route.retrieve:
             if isinstance(step.member, Transport):
-                step.member.connect(peer)
+                self.jobs.guarded("connect_errors", step.name, step.member.connect, peer)
 
     # -- the pump --------------------------------------------------------------------------------------------------
 
@@ -296,16 +305,19 @@ class Hub:
             self._news.clear()
             while self._calls:
                 self._guarded(self._calls.popleft())
-            until = min(self.jobs.turn(), self.offers.expire())
+            turned = self._guarded(lambda: min(self.jobs.turn(), self.offers.expire()))
+            until = time.monotonic() + 0.01 if turned is None else turned
             if not self._calls:
                 self._news.wait(min(max(until - time.monotonic(), 0.0), 1.0))
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def _guarded(self, call: Callable[[], T]) -> T | None:
+        """Without its pump a hub would answer nobody any more, so nothing ends it."""
         try:
-            call()
-        except Exception as error:
+            return call()
+        except BaseException as error:
             self.reports.count("pump_errors", reason=type(error).__name__)
             self.reports.event("pump.failed", level="error", error=repr(error))
+            return None
 
     def _member_changed(self, member: str, state: str, reason: str) -> None:
         self.reports.count("member_changes", member=member, reason=state)
@@ -329,8 +341,10 @@ class Hub:
         """Wait until background stores have ended, at most `seconds`; for shutdown and tests."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if self.jobs.waiting((Op.SAVE,)) == 0 and not self._filling:
-                return True
+            with self.lock:
+                # Asked in this order: a tail that waits for another is sent before the other's end is forgotten.
+                if not self._filling and not self.sinks.waiting() and self.jobs.waiting((Op.SAVE,)) == 0:
+                    return True
             time.sleep(0.005)
         return False
 
@@ -355,17 +369,17 @@ class Hub:
         if self._pump.is_alive():
             self._pump.join(5.0)
         for name, member in self.members.items():
-            if not member.capabilities.arena:
+            if not isinstance(member, HostStore):
                 try:
                     member.close()
-                except Exception as error:
+                except BaseException as error:  # the others are closed and the arena is freed whatever one raises
                     self.reports.count("close_errors", member=name, reason=type(error).__name__)
         for request in list(self._searches):
             self.release(request)
         if self.arena is not None:
             self.offers.close()
             for member in self.members.values():
-                if member.capabilities.arena:
+                if isinstance(member, HostStore):
                     member.close()
             self.arena.close()
         self.reports.close()

@@ -108,12 +108,16 @@ class Jobs:
         try:
             with self._submitting[member]:
                 self._members[member].submit(batch)
-        except Exception as error:
+        except BaseException as error:
+            # A member's CancelledError or SystemExit is no Exception, and an engine would die of it all the same.
             with self._lock:
                 self._end(batch.id, self._failed(batch, Outcome.FAILED, type(error).__name__))
+            if isinstance(error, KeyboardInterrupt):
+                raise
         return batch.id
 
     def _refuse(self, job: _Job, outcome: Outcome, reason: str) -> None:
+        self._reports.count("faults", len(job.batch.keys), member=job.member, reason=reason)
         self._ended.append((job, self._failed(job.batch, outcome, reason)))
         job.queued = 0
 
@@ -129,20 +133,26 @@ class Jobs:
             if job is None:
                 return
             job.waiting = False
-        self._members[job.member].cancel(batch_id)
+        self.guarded("cancel_errors", job.member, self._members[job.member].cancel, batch_id)
+
+    def guarded(self, counter: str, member: str, call: Callable[..., Any], *given: Any) -> Any:
+        """Call what is not ours: whatever it raises, short of an interrupt, is counted and goes no further."""
+        try:
+            return call(*given)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._reports.count(counter, member=member, reason=type(error).__name__)
+            return None
 
     def turn(self) -> float:
         """Poll members, end what is over, start probes that are due.  Returns when to come back at the latest."""
         for name, member in self._members.items():
-            try:
-                completions = member.poll()
-            except Exception as error:
-                self._reports.count("poll_errors", member=name, reason=type(error).__name__)
-                continue
+            completions = self.guarded("poll_errors", name, member.poll)
             if completions:
                 with self._lock:
                     for completion in completions:
-                        self._end(completion.id, completion)
+                        self.guarded("poll_errors", name, self._take, completion)
         late = self._expire(time.monotonic())
         with self._lock:
             ended, self._ended = self._ended, []
@@ -150,12 +160,12 @@ class Jobs:
             for _, breaker in due:
                 breaker.trying()
         for job, completion in late:
-            job.done(completion)
-            self._members[job.member].cancel(job.batch.id)
+            self.guarded("done_errors", job.member, job.done, completion)
+            self.guarded("cancel_errors", job.member, self._members[job.member].cancel, job.batch.id)
         for job, completion in ended:
             if job.waiting:
-                job.done(completion)
-            job.settled()
+                self.guarded("done_errors", job.member, job.done, completion)
+            self.guarded("settled_errors", job.member, job.settled)
         for (name, writes, peer), breaker in due:
             if peer:
                 # A peer is probed by the next request that names it: its keys are not known here.
@@ -178,6 +188,9 @@ class Jobs:
                     late.append((job, completion))
         return late
 
+    def _take(self, completion: Completion) -> None:
+        self._end(completion.id, completion)
+
     def _end(self, batch_id: int, completion: Completion) -> None:
         job = self._jobs.pop(batch_id, None)
         if job is None:
@@ -185,8 +198,7 @@ class Jobs:
             self._reports.count("unknown_completions")
             return
         batch = job.batch
-        uneven = batch.op == Op.LOAD and len(completion.lengths) != len(batch.keys)
-        if len(completion.outcomes) != len(batch.keys) or uneven:
+        if not _fits(completion, batch):
             completion = self._failed(batch, Outcome.FAILED, "malformed")
         self._queued[job.member] -= job.queued
         if job.waiting:
@@ -220,3 +232,15 @@ class Jobs:
         """Batches of these kinds that somebody still waits for."""
         with self._lock:
             return sum(job.waiting and job.batch.op in ops for job in self._jobs.values())
+
+
+def _fits(completion: Completion, batch: Batch) -> bool:
+    """Whether a completion answers for every chunk of its batch, and for no more bytes than a slot was to take."""
+    count = len(batch.keys)
+    if len(completion.outcomes) != count or batch.op != Op.LOAD:
+        return len(completion.outcomes) == count
+    if any(told and len(told) != count for told in (completion.layouts, completion.generated)):
+        return False
+    return len(completion.lengths) == count and all(
+        0 <= length <= most for length, most in zip(completion.lengths, batch.lengths, strict=True)
+    )

@@ -42,6 +42,7 @@ class Reports:
         self._observers = tuple(observers)
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
+        self._over = False
         self._queue: queue.Queue[tuple[str, dict[str, Any]] | None] = queue.Queue(most_queued)
         self._thread = threading.Thread(target=self._run, name="kvhub-reports", daemon=True)
         self._thread.start()
@@ -74,14 +75,18 @@ class Reports:
     def close(self) -> None:
         """Deliver what is queued and end the thread; idempotent."""
         if self._thread.is_alive():
-            self._queue.put(None)
+            try:
+                self._queue.put(None, timeout=1.0)
+            except queue.Full:
+                # An observer hangs; nobody waits for it for ever.
+                self._over = True
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self._queue.get()) is not None and not self._over:
             event, fields = item
             for observer in self._observers:
                 try:
                     observer.on_event(event, fields)
-                except Exception:
+                except BaseException:  # also what is no Exception: this thread has nobody to hand it to
                     self.count("observer_errors")

@@ -112,7 +112,13 @@ class Offers:
                     ticket.slots.append(slot)
                     found.append(self._hub.arena.held(slot))
             ticket.ready = None
-            ready(number, found)
+            try:
+                ready(number, found)
+            except BaseException as error:
+                # Its leases stay until it gives them back: who failed here may be reading already.
+                self._hub.reports.count("ready_errors", reason=type(error).__name__)
+                if isinstance(error, KeyboardInterrupt):
+                    raise
 
     # -- time ------------------------------------------------------------------------------------------------------
 

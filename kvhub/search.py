@@ -232,6 +232,11 @@ class Search:
         self.found = Found(chunks * size + tail, chunks, tail, tuple(tokens.items()))
         self._told()
 
+    def give_up(self) -> None:
+        """End with nothing beyond what the engine has."""
+        self._have = []
+        self._finish(0)
+
     def when_over(self, told: Callable[[], None]) -> None:
         """Call `told` when the search ends, if it still runs."""
         self._told = told
