@@ -40,7 +40,10 @@ class Orders:
                 if settled is not None:
                     settled()
 
-        return self._hub.jobs.send(member, op, keys, done=locked, settled=locked_settled, **more)
+        number = self._hub.jobs.send(member, op, keys, done=locked, settled=locked_settled, **more)
+        # The pump may sleep until a later deadline than this one, and a refusal has ended already.
+        self._hub.wake()
+        return number
 
     def load(
         self,
