@@ -76,7 +76,9 @@ class Fetch:
                     continue
                 if self.hub.arena.publish(key, held, keep=self.hub.keeps):
                     self.hub.offers.published(key, held.slot)
-                    fresh.append((key, held))
+                    # A part is named by what is in it and asked for by one peer: stores would keep it for nobody.
+                    if not tail:
+                        fresh.append((key, held))
                 if self._stopped:
                     unwanted.append(held.slot)
                     continue

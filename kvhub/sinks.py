@@ -76,6 +76,10 @@ class Sinks:
         self._hub.arena.release([waiting.slot for waiting in busy])
         busy[:] = [held]
 
+    def waiting(self) -> bool:
+        """Whether a tail waits for an older one under the same key to be saved."""
+        return any(self._replacing.values())
+
     def _replaced(self, step: BoundStep, key: Key) -> None:
         waiting = self._replacing.pop((step.name, key), [])
         for held in waiting:
