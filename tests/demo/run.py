@@ -12,13 +12,15 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Sequence
 
 from harness.processes import NotReady
+from harness.serving import HttpError
 
 from demo.control import control
 from demo.deployment import Deployment, deployed
 from demo.progress import say, table
-from demo.turns import FACTOR, HEAD, NOISE, Turn, play
+from demo.turns import FACTOR, HEAD, NOISE, SOURCES, Turn, play
 
 FIRST_PROMPT, LATER_PROMPT, ANSWER = 700, 180, 100
 RESTARTED_TURN = 3
@@ -52,6 +54,19 @@ def check_chat(run: Deployment) -> list[str]:
     return [] if texts[0] == texts[1] else [f"the chat answers differ: {texts[0]!r} and {texts[1]!r}"]
 
 
+def report(played: Sequence[Turn], allowed: float) -> str:
+    """The table and what its columns mean."""
+    return f"""
+{table(HEAD, [turn.row() for turn in played])}
+
+* Prompt tokens by where they came from: {"/".join(SOURCES)}.  Prefill's own prefix cache was emptied before every
+  turn and its process restarted before turn {RESTARTED_TURN}; it retrieves from the pool only.  `generated` are those of
+  its hits that decode had generated.
+  A logprob may differ by {allowed:.1e}: {FACTOR:g} times the most that the plain engine's own two runs, cold and
+  prefix-cached, differ, and at least {NOISE:.0e}.
+"""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="tiny-llama", help="one of the tiny models (default: %(default)s)")
@@ -65,16 +80,10 @@ def main() -> int:
             problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(allowed)]
             problems += check_chat(run)
             problems += control(run, list(played[-1].kvhub.prompt), max_tokens=ANSWER)
-    except (NotReady, FileNotFoundError) as why:
-        print(why, file=sys.stderr)
+    except (NotReady, HttpError, OSError) as why:
+        print(f"FAILED {why}\nThe engines' logs are in .demo/", file=sys.stderr)
         return 1
-    print("\nPrompt tokens by where they came from.  Prefill's own prefix cache was emptied before every turn and its")
-    print(f"process restarted before turn {RESTARTED_TURN}; its route retrieves from the pool only.\n")
-    print(table(HEAD, [turn.row() for turn in played]))
-    print(
-        f"\nA logprob may differ by {allowed:.1e}: {FACTOR:g} times the most that the plain engine's own two runs, cold"
-    )
-    print(f"and prefix-cached, differ, and at least {NOISE:.0e}.")
+    print(report(played, allowed))
     for problem in problems:
         print(f"FAILED {problem}")
     print(f"{'FAILED' if problems else 'OK'} in {time.monotonic() - start:.0f} s", flush=True)

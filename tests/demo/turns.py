@@ -21,8 +21,8 @@ even where the plain engine's own two runs happen to agree better."""
 FACTOR = 4.0
 """Prefill, decode and the wire cut prompts in more ways than the two plain runs do."""
 HEAD = (
-    "turn", "prompt", "prefill: engine", "host", "pool", "generated", "decode: engine", "host", "wire", "pool",
-    "wire KiB", "TTFT ms: kvhub", "plain", "plain cached", "tokens", "max |dlogprob|", "plain's own",
+    "turn", "prompt", "prefill hits*", "generated", "decode hits*", "wire KiB", "TTFT ms", "plain", "plain, cached",
+    "tokens", "max |dlogprob|", "plain's own",
 )  # fmt: skip
 
 
@@ -50,16 +50,18 @@ class Turn:
         return widest_gap(self.cold, self.warm)
 
     def row(self) -> tuple[str, ...]:
-        at_prefill, at_decode = self.prefill.by(HITS, "source"), self.decode.by(HITS, "source")
-        hits = [at_prefill.get(source, 0) for source in ("engine", "host", "pool")]
-        hits.append(self.prefill.total(GENERATED))
-        hits += [at_decode.get(source, 0) for source in SOURCES]
+        hits = [
+            "/".join(f"{there.by(HITS, 'source').get(source, 0):.0f}" for source in SOURCES)
+            for there in (self.prefill, self.decode)
+        ]
         milliseconds = [one.first_token_seconds * 1e3 for one in (self.kvhub, self.cold, self.warm)]
-        wire = self.decode.total(BYTES, member="wire", direction="in") / 1024
+        wire = self.decode.total(BYTES, member="wire", direction="load") / 1024
         return (
             str(self.number),
             str(len(self.kvhub.prompt)),
-            *(f"{hit:.0f}" for hit in hits),
+            hits[0],
+            f"{self.prefill.total(GENERATED):.0f}",
+            hits[1],
             f"{wire:.0f}",
             *(f"{one:.0f}" for one in milliseconds),
             "equal" if difference(self.cold, self.kvhub) is None else "DIFFER",
@@ -72,6 +74,8 @@ class Turn:
         found = []
         if (where := difference(self.cold, self.kvhub)) is not None:
             found.append(f"tokens differ from the plain engine's: {where}")
+        if not all(len(one.logprobs) == len(one.tokens) > 0 for one in (self.kvhub, self.cold, self.warm)):
+            found.append("an answer has no logprobs: nothing was compared")
         if self.gap > allowed:
             found.append(f"a logprob differs by {self.gap:.1e}; the engine's own runs allow {allowed:.1e}")
         if self.number > 1:

@@ -35,7 +35,7 @@ class Zygote:
 
     def __enter__(self) -> Zygote:
         self._process.start()
-        self._process.wait_ready(self.socket.exists, deadline=180)
+        self._process.wait_ready(self.socket.exists, deadline=600)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,7 +43,7 @@ class Zygote:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def engine(
-        self, model: Path, log: Path, *, env: Mapping[str, str] | None = None, deadline: float = 120.0, **settings: Any
+        self, model: Path, log: Path, *, env: Mapping[str, str] | None = None, deadline: float = 300.0, **settings: Any
     ) -> ForkedEngine:
         """Fork an engine; `settings` are `vllm.LLM`'s.  Raises EngineError when it does not start."""
         settings = {"model": str(model), **needed(model), **settings}

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from harness import leash
 
-
 _ERROR = re.compile(r"(^|[\s.])\w+Error: ")
 
 

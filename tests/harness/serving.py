@@ -160,7 +160,7 @@ class Engine(Served, Leashed):
             self, name, command, log, engine_environment(older=older, VLLM_SERVER_DEV_MODE="1", **(env or {}))
         )
 
-    def ready(self, *, deadline: float = 180.0) -> float:
+    def ready(self, *, deadline: float = 600.0) -> float:
         """Wait until it serves; seconds that took.  Raises NotReady with the log's end."""
         return self.wait_ready(self.answers, deadline=deadline)
 
