@@ -8,6 +8,7 @@ later; only then may the slots be used again.  A hung member costs its deadline,
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from kvhub.types import Batch, Completion, Op, Outcome
 
 Done = Callable[[Completion], None]
 Settled = Callable[[], None]
+_LABEL = re.compile(r"[\w.: -]{1,40}")
+"""A reason that may be a metric label: a word or two, and too short for a key."""
 
 
 @attrs.define
@@ -211,9 +214,8 @@ class Jobs:
             count = completion.outcomes.count(outcome)
             self._reports.count(f"{op.name.lower()}_{outcome.name.lower()}", count, member=job.member)
             if not outcome.good and outcome != Outcome.MISS:
-                self._reports.count(
-                    "faults", count, member=job.member, reason=completion.reason or outcome.name.lower()
-                )
+                reason = completion.reason if _LABEL.fullmatch(completion.reason) else outcome.name.lower()
+                self._reports.count("faults", count, member=job.member, reason=reason)
         if completion.moved:
             self._reports.count("bytes", completion.moved, member=job.member, reason=op.name.lower())
         breaker = self.breaker(job.member, op, job.batch.peer.address if job.batch.peer else "")
