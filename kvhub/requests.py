@@ -54,6 +54,8 @@ class Request:
     fills: set[int] = attrs.field(factory=set)
     ended: bool = False
     counted: bool = False
+    accounted: int = 0
+    """Leading prompt tokens of which is known where they come from."""
 
 
 @attrs.frozen
@@ -106,20 +108,28 @@ def count_prompt(state: Request, reports: Reports) -> None:
     """Count a request's prompt once, and what of it the engine had by itself."""
     if not state.counted:
         state.counted = True
+        state.accounted = min(state.computed, state.prompt)
         reports.count("prompt_tokens", state.prompt)
-        reports.count("hit_tokens", min(state.computed, state.prompt), member="engine")
+        reports.count("hit_tokens", state.accounted, member="engine")
 
 
 def _count_hits(state: Request, fetch: Fetch, valid: int, size: int, reports: Reports) -> None:
-    """Count each loaded token once, under the member that it came from before any promotion."""
-    search = fetch.search
+    """Count each prompt token once, under the member that it came from before any promotion.
+
+    What is loaded again after a preemption was counted, or computed, the first time.
+    """
+    search, counted = fetch.search, max(state.accounted, state.computed)
     for number, held in fetch.helds.items():
-        start, end = max(number * size, state.computed), min((number + 1) * size, valid)
+        start, end = max(number * size, counted), min((number + 1) * size, valid, state.prompt)
         if end <= start:
             continue
         at = number - search.first
-        name = search.origin[at] if at < len(search.origin) else search.tail_origin
+        full = at < len(search.origin)
+        name = search.origin[at] if full else search.tail_origin
         reports.count("hit_tokens", end - start, member=name)
-        made = min(held.generated, end - start)
-        if made:
+        # Generated tokens are the last of a chunk, and of a tail that may hold more than was loaded of it.
+        first = number * size + (size if full else search.tail_tokens) - held.generated
+        made = end - max(start, first)
+        if made > 0:
             reports.count("generated_hit_tokens", made, member=name)
+        state.accounted = max(state.accounted, end)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kvhub.keys import Chain
-from kvhub.tail import common_tokens
+from kvhub.tail import common_tokens, kept_tokens
 from kvhub.types import Completion, Found, Held, Key, Op, Outcome, Peer
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Search:
         """Member that each chunk from `first` on comes from."""
         self.tail_key: Key | None = None
         self.tail_origin = ""
+        self.tail_tokens = 0
+        """Tokens that the tail holds, of which the prompt may share fewer."""
         self._have: list[str] = []
         self._deadline = 0.0
         self._orders: list[int] = []
@@ -167,7 +169,7 @@ class Search:
                 continue
             if slot is not None:
                 self.slots[chunk] = slot
-            self.tail_key, self.tail_origin = key, step.name
+            self.tail_key, self.tail_origin, self.tail_tokens = key, step.name, tokens
             self._finish(tokens)
             return True
         return False
@@ -179,7 +181,8 @@ class Search:
         digests = self.chain.digests(chunk, min(self.chain.chunk_tokens, self.limit - chunk * self.chain.chunk_tokens))
         shared = 0
         if layout is not None:
-            shared = common_tokens(self.hub.arena.region.slot(slot, held.length), layout, digests)
+            payload = self.hub.arena.region.slot(slot, held.length)
+            shared, self.tail_tokens = common_tokens(payload, layout, digests), kept_tokens(payload, layout)
         if not shared:
             self.hub.arena.release((slot,))
             return False

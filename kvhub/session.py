@@ -117,6 +117,8 @@ class Session:
             return
         if not external:
             count_prompt(state, self.hub.reports)
+            # The rest of the prompt is the engine's to compute, also if a preemption brings it back later.
+            state.accounted = state.prompt
             self._let_go(request, state)
             return
         state.blocks = blocks

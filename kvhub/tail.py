@@ -34,15 +34,19 @@ def write_trailer(slot: memoryview, layout: Layout, digests: Sequence[bytes]) ->
     return start + len(trailer)
 
 
-def common_tokens(payload: memoryview, layout: Layout, digests: Sequence[bytes]) -> int:
-    """How many first tokens a tail shares with a prompt whose digests are given; 0 for anything that is no tail."""
+def kept_tokens(payload: memoryview, layout: Layout) -> int:
+    """How many tokens a tail holds; 0 for anything that is no tail."""
     size = payload.nbytes
     if size < _END.size:
         return 0
     mark, count = _END.unpack_from(payload, size - _END.size)
-    count = int(count)
-    if mark != _MARK or not count or size != layout.payload_bytes(count) + trailer_bytes(count):
-        return 0
+    whole = mark == _MARK and size == layout.payload_bytes(count) + trailer_bytes(count)
+    return int(count) if whole else 0
+
+
+def common_tokens(payload: memoryview, layout: Layout, digests: Sequence[bytes]) -> int:
+    """How many first tokens a tail shares with a prompt whose digests are given; 0 for anything that is no tail."""
+    count = kept_tokens(payload, layout)
     start = layout.payload_bytes(count)
     kept = bytes(payload[start : start + count * DIGEST_BYTES])
     for at in range(min(count, len(digests))):

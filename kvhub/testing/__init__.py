@@ -1,6 +1,8 @@
 """The contracts that members are held to, and the faults that hubs are held to.  Needs `kvhub[testing]`.
 
 StoreContract, TransportContract    pytest classes: subclass one with a fixture, and every law runs on your member
+EngineContract                      the same for an engine adapter, driven step by step as an `EngineDriver`
+FakeEngine                          a paged engine in plain Python, whose tokens follow from every byte of its KV
 Medium                              optional second fixture: lets laws damage what a store has stored
 Slow, Torn, Dropping, Full, Raising, Hanging    wrappers that make any member misbehave (`faults`)
 Driver                              what a hub does with one member, for tests of your own
@@ -15,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvhub.testing.driver import Driver
+    from kvhub.testing.engine import EngineContract
+    from kvhub.testing.fake_engine import FakeEngine
     from kvhub.testing.faults import Dropping, Full, Hanging, Raising, Slow, Torn
     from kvhub.testing.region import make_context, make_key, make_payload, make_region
     from kvhub.testing.source import FakeSource
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Driver": "driver",
+    "EngineContract": "engine",
+    "FakeEngine": "fake_engine",
     "Dropping": "faults", "Full": "faults", "Hanging": "faults", "Raising": "faults", "Slow": "faults",
     "Torn": "faults",
     "make_context": "region", "make_key": "region", "make_payload": "region", "make_region": "region",
@@ -33,7 +39,8 @@ _WHERE = {
     "TransportContract": "transport",
 }  # fmt: skip
 _ASSERTING = (
-    "driver", "guard", "stage", "source", "store_basic", "store_claims", "store_safety", "store_time",
+    "driver", "engine_basic", "engine_flow", "engine_life", "engine_safety", "engine_soak", "engine_stage",
+    "guard", "stage", "source", "store_basic", "store_claims", "store_safety", "store_time",
     "transport_basic", "transport_claims", "transport_safety",
 )  # fmt: skip
 
@@ -61,6 +68,8 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Driver",
     "Dropping",
+    "EngineContract",
+    "FakeEngine",
     "FakeSource",
     "Full",
     "Hanging",

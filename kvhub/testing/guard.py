@@ -14,7 +14,10 @@ from typing import Any, ClassVar, NoReturn
 
 import pytest
 
-OPEN = frozenset({"member_factory", "medium", "slots", "slot_bytes", "patience", "excuses", "loopback"})
+OPEN = frozenset(
+    {"member_factory", "medium", "slots", "slot_bytes", "patience", "excuses", "loopback"}
+    | {"driver_factory", "pool", "wire", "block", "chunk", "vocabulary"}
+)
 """Names that a third party's class is meant to define."""
 REASON_MIN = 12
 """Characters of a reason: a word like "flaky" is none."""
