@@ -50,10 +50,15 @@ def _check_sink(
             report(
                 path, f"'{step.member}' is offered to a peer, but no role retrieves from it; add it to decode's list"
             )
-    elif step.member in known.hosts and role.name not in reading:
+    elif step.member in known.hosts and role.name not in reading and not _offers(role, known):
         report(path, f"'{step.member}' is this process's own memory, and {role.name} does not retrieve from it")
     elif not reading:
         report(path, f"'{step.member}' is stored to, but no role of this file retrieves from it")
+
+
+def _offers(role: RoleConfig, known: Known) -> bool:
+    """Whether peers pull from this role's memory."""
+    return any(step.member in known.transports for step in role.store)
 
 
 def _check_source(

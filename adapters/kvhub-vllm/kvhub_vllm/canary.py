@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import torch
 
 from kvhub.errors import LayoutError
@@ -28,7 +29,15 @@ ORDERS = (
 BLOCKS = 2
 
 
-def prove(layer: Any, tensor: torch.Tensor, spec: Any, layers: int, *, tag: str) -> Layout:
+@attrs.frozen
+class Proof:
+    """A layout, and why it is only opaque if it is."""
+
+    layout: Layout
+    why_opaque: str = ""
+
+
+def prove(layer: Any, tensor: torch.Tensor, spec: Any, layers: int, *, tag: str) -> Proof:
     """The layout of one KV block (all `layers` of it), proven on a scratch copy of `tensor`'s shape.
 
     `layer` is the engine's attention layer that owns `tensor`; `spec` its KV spec.  Opaque, tagged with `tag`, where no
@@ -44,17 +53,17 @@ def prove(layer: Any, tensor: torch.Tensor, spec: Any, layers: int, *, tag: str)
     mla = "MLA" in type(spec).__name__
     try:
         pattern = _write(layer, tensor, spec, mla)
-    except Exception:
-        return opaque
+    except Exception as error:
+        return Proof(opaque, f"the engine's write path refused a test pattern: {type(error).__name__}: {error}")
     scratch, expected = pattern
     for orders in (CANONICAL["mla"],) if mla else ORDERS:
         try:
             candidate = _layout(spec, tensor, 1, orders, mla)
             if candidate.block_bytes == page and torch.equal(_read(scratch, candidate), expected):
-                return _layout(spec, tensor, layers, orders, mla)
+                return Proof(_layout(spec, tensor, layers, orders, mla))
         except (LayoutError, RuntimeError, ValueError):
             continue
-    return opaque
+    return Proof(opaque, "a test pattern came back in no known order")
 
 
 def _layout(spec: Any, tensor: torch.Tensor, layers: int, orders: tuple[str, str], mla: bool) -> Layout:
@@ -84,7 +93,9 @@ def _write(layer: Any, tensor: torch.Tensor, spec: Any, mla: bool) -> tuple[torc
         rope = int(layer.qk_rope_head_dim)
         whole = _numbers((tokens, 1, size), generator, kind, tensor.device)
         latent, rotary = whole[:, 0, : size - rope].contiguous(), whole[:, :, size - rope :].contiguous()
-        layer.impl.do_kv_cache_update(latent, rotary, scratch, slots, "auto", layer._k_scale)
+        # Registered with a head axis of one in some versions, while their write path wants it without.
+        cache = scratch.squeeze(1) if scratch.dim() == 4 and scratch.shape[1] == 1 else scratch
+        layer.impl.do_kv_cache_update(latent, rotary, cache, slots, "auto", layer._k_scale)
         return scratch, whole.to(tensor.dtype).reshape(BLOCKS, -1).view(torch.uint8)
     value_size = int(getattr(spec, "head_size_v", None) or size)
     key = _numbers((tokens, heads, size), generator, kind, tensor.device)

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 import torch
 
 from kvhub.errors import LayoutError
@@ -15,6 +16,8 @@ from kvhub_kernels import EngineBlocks
 from kvhub_kernels.copier import Copier, Ended
 from kvhub_vllm.canary import prove
 from kvhub_vllm.facts import specs
+
+_log = structlog.get_logger("kvhub.vllm")
 
 
 class WorkerSide:
@@ -40,8 +43,8 @@ class WorkerSide:
                 )
         spec = specs(self._group)[0]
         layers = self._vllm.compilation_config.static_forward_context
-        layouts = set()
-        shapes = {}
+        proofs = set()
+        shapes: dict[tuple[tuple[int, ...], torch.dtype], str] = {}
         for name in names:
             shapes.setdefault((tuple(kv_caches[name].shape), kv_caches[name].dtype), name)
         if len(shapes) > 1:
@@ -51,10 +54,15 @@ class WorkerSide:
             )
         tag = f"{self._engine} {platform.machine()} {kv_caches[names[0]].dtype}"
         for name in {names[0], names[-1]}:
-            layouts.add(prove(layers[name], kv_caches[name], spec, len(names), tag=tag))
-        if len(layouts) > 1:
+            proofs.add(prove(layers[name], kv_caches[name], spec, len(names), tag=tag))
+        if len({proof.layout for proof in proofs}) > 1:
             raise LayoutError("the first and the last layer pack their KV differently; run it without kvhub")
-        self.layout = layouts.pop()
+        proof = proofs.pop()
+        self.layout = proof.layout
+        if proof.why_opaque:
+            _log.warning(
+                "layout.opaque", why=proof.why_opaque, so="whole blocks only, shared with equal engines only, no tails"
+            )
         self._copier = Copier(EngineBlocks([kv_caches[name] for name in names], self.layout))
 
     @property
