@@ -33,6 +33,7 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "uint8": 1, "int8": 1,
 }  # fmt: skip
 KINDS = ("attention", "mla", "opaque")
+_WORDS = ("kind", "dtype", "key_order", "value_order", "tag")
 LAYOUT_TEXT_MAX = 2048
 """Bytes that the text of a layout may take: it has to fit the chunk header with room to spare."""
 
@@ -64,6 +65,12 @@ class Layout:
 
     def _problems(self) -> list[str]:
         found = []
+        for field in attrs.fields(Layout):
+            value, wanted = getattr(self, field.name), str if field.name in _WORDS else int
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                found.append(f"{field.name} must be of type {wanted.__name__}, found {value!r}")
+        if found:
+            return found
         if self.kind not in KINDS:
             found.append(f"kind must be one of {', '.join(KINDS)}")
         if self.layers < 1 or self.block_tokens < 1:
@@ -133,7 +140,7 @@ class Layout:
         try:
             fields: Any = json.loads(text)
             return cls(**fields)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise LayoutError(f"cannot read a layout from {text[:120]!r}: {error}") from error
 
     def same_content(self, other: Layout) -> bool:
