@@ -1,0 +1,1 @@
+"""kvhub in real vLLM engines, always beside an engine that has no kvhub."""
