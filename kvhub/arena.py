@@ -90,11 +90,12 @@ class Arena:
     def _warm(self) -> None:
         # The first touch of a fresh page costs more than the copy into it (1.5 instead of 7 GB/s measured), so pages
         # are faulted in beside the engine's own start.
-        for at in range(0, len(self._map), _POPULATE_PIECE):
+        memory = self._map
+        for at in range(0, len(memory), _POPULATE_PIECE):
             if self._stop.is_set():
                 return
             try:
-                self._map.madvise(_POPULATE_WRITE, at, min(_POPULATE_PIECE, len(self._map) - at))
+                memory.madvise(_POPULATE_WRITE, at, min(_POPULATE_PIECE, len(memory) - at))
             except (OSError, ValueError):
                 return
 
@@ -248,8 +249,9 @@ class Arena:
             self.region.view.release()
             self._map.close()
         except BufferError:
-            # A member or a tensor still looks at it; the mapping goes with that view.
-            return
+            # A member or a tensor still looks at it; mapping and descriptor go with that view.
+            pass
+        del self._map
 
 
 def attach(name: str, size: int) -> memoryview:

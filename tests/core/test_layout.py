@@ -88,7 +88,7 @@ WRONG = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
 def test_an_unsound_layout_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises((LayoutError, TypeError), match="layout|cannot"):
+    with pytest.raises(LayoutError, match="layout of kind"):
         attrs.evolve(NHD, **change)  # type: ignore[arg-type]
     with pytest.raises(LayoutError):
         Layout.parse(json.dumps(attrs.asdict(NHD) | change))
