@@ -13,7 +13,7 @@ import pytest
 if find_spec("kvhub_nfs") is None:
     sys.path.insert(0, str(Path(__file__).parents[2] / "plugins" / "kvhub-nfs"))
 
-from hub.rig import Rig  # noqa: E402 - needs the path above
+from hub.rig import Rig
 
 
 def own_threads() -> set[str]:
@@ -31,4 +31,3 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         left = made.close()
     assert left == {}, "these were not given back"
     assert own_threads() - before == set()
-

@@ -62,7 +62,7 @@ def wait(predicate: Callable[[], Any], what: str = "") -> Any:
     end = time.monotonic() + PATIENCE
     while not (found := predicate()):
         assert time.monotonic() < end, f"nothing came of it within {PATIENCE} s: {what}"
-        time.sleep(0.001)
+        time.sleep(0.0001)
     return found
 
 
@@ -220,7 +220,8 @@ def hit(hub: Hub, chain: Chain, request: str = "", **more: Any) -> int:
 
 def forget_all(hub: Hub) -> None:
     """Empty the host tier, as a restart would."""
-    for key in hub.arena.keys():
+    ready = hub.arena.keys()
+    for key in ready:
         hub.arena.forget(key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hub.rig import (
     BLOCK,
     CHUNK,
@@ -20,7 +21,6 @@ from hub.rig import (
     store,
     wait,
 )
-
 from kvhub.errors import MisuseError
 from kvhub.testing.faults import Slow, Torn
 from kvhub.types import Op
