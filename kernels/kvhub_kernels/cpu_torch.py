@@ -14,7 +14,8 @@ def copy(source: Side, at: Place, target: Side, to: Place, threads: int) -> None
     """Whole blocks of one layout, every layer.  `threads` is torch's own affair here."""
     here, there = source.index(at), target.index(to)
     for layer in range(target.layout.layers):
-        target.bytes_view(layer)[there] = source.bytes_view(layer)[here]
+        goal, pages = _alike(target.bytes_view(layer), source.bytes_view(layer))
+        goal[there] = pages[here]
 
 
 def move(source: Side, at: Place, target: Side, to: Place, tokens: Ints, threads: int) -> None:
@@ -25,17 +26,19 @@ def move(source: Side, at: Place, target: Side, to: Place, tokens: Ints, threads
     pairs = list(zip(planes(source.layout), planes(target.layout), strict=True))
     for layer in range(target.layout.layers):
         for plane, aim in pairs:
-            numbers = source.plane_view(plane, layer)[(*source.index(here), heads, first)]
-            goal = target.plane_view(aim, layer)
-            if numbers.dtype != goal.dtype:  # one side is not aligned to its items and is seen as bytes
-                numbers, goal = _as_bytes(numbers), _as_bytes(goal)
-            goal[(*target.index(there), heads, second)] = numbers
+            goal, numbers = _alike(target.plane_view(aim, layer), source.plane_view(plane, layer))
+            goal[(*target.index(there), heads, second)] = numbers[(*source.index(here), heads, first)]
 
 
 def _every_token(place: Place, tokens: Ints) -> tuple[Place, torch.Tensor]:
     rest = np.arange(int(tokens.sum()), dtype=np.int64) - np.repeat(np.cumsum(tokens) - tokens, tokens)
     each = Place(*(np.repeat(array, tokens) for array in (place.page, place.block, place.token)))
     return each, torch.from_numpy(each.token + rest)
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as bytes if one side is not aligned to its items and is seen as bytes already."""
+    return (one, other) if one.dtype == other.dtype else (_as_bytes(one), _as_bytes(other))
 
 
 def _as_bytes(numbers: torch.Tensor) -> torch.Tensor:

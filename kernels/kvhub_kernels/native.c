@@ -18,10 +18,12 @@
 #define WAYS 4
 #define SCRATCH (256 * 1024)
 
-typedef void (*page_fn)(char *dst, const char *src, int64_t bytes, const char *next);
+/* `next_src` and `next_dst` are where the following page will be read and written, or NULL. */
+typedef void (*page_fn)(char *dst, const char *src, int64_t bytes, const char *next_src, const char *next_dst);
 
-static void page_plain(char *dst, const char *src, int64_t bytes, const char *next) {
-    (void)next;
+static void page_plain(char *dst, const char *src, int64_t bytes, const char *next_src, const char *next_dst) {
+    (void)next_src;
+    (void)next_dst;
     memcpy(dst, src, (size_t)bytes);
 }
 
@@ -39,9 +41,11 @@ __attribute__((target("avx512f"))) static inline void line_avx512(char *dst, con
     _mm512_stream_si512((void *)dst, _mm512_loadu_si512(src));
 }
 
-/* `next` is where the following page will be read from: its first lines are fetched while this one is written. */
+/* While a page is written, the first two lines of what is read next are fetched, and one line of what is written next:
+ * that one only for its address translation, which a streaming store would otherwise wait for every 4 KiB. */
 #define STREAMING_PAGE(NAME, ATTRIBUTE, STORE_LINE)                                                            \
-    ATTRIBUTE static void NAME(char *dst, const char *src, int64_t bytes, const char *next) {                  \
+    ATTRIBUTE static void NAME(char *dst, const char *src, int64_t bytes, const char *next_src,                \
+                               const char *next_dst) {                                                         \
         if ((uintptr_t)dst % LINE) {                                                                           \
             memcpy(dst, src, (size_t)bytes);                                                                   \
             return;                                                                                            \
@@ -49,13 +53,16 @@ __attribute__((target("avx512f"))) static inline void line_avx512(char *dst, con
         const int64_t step = SMALL_PAGE * WAYS;                                                                \
         int64_t at = 0;                                                                                        \
         for (; at + step <= bytes; at += step) {                                                               \
-            const char *ahead = at + 2 * step <= bytes ? src + at + step : next;                               \
+            const int inside = at + 2 * step <= bytes;                                                         \
+            const char *read = inside ? src + at + step : next_src;                                            \
+            const char *write = inside ? dst + at + step : next_dst;                                           \
             for (int64_t k = 0; k < SMALL_PAGE; k += LINE) {                                                   \
                 for (int w = 0; w < WAYS; w++)                                                                 \
                     STORE_LINE(dst + at + w * SMALL_PAGE + k, src + at + w * SMALL_PAGE + k);                  \
-                if (ahead && k >= SMALL_PAGE / 2 && k < SMALL_PAGE / 2 + 2 * WAYS * LINE) {                    \
-                    int64_t z = (k - SMALL_PAGE / 2) / LINE;                                                   \
-                    PREFETCH(ahead + (z >> 1) * SMALL_PAGE + (z & 1) * LINE);                                  \
+                const int64_t z = (k - SMALL_PAGE / 2) / LINE;                                                 \
+                if (k >= SMALL_PAGE / 2 && z < 2 * WAYS) {                                                     \
+                    if (read) PREFETCH(read + (z >> 1) * SMALL_PAGE + (z & 1) * LINE);                         \
+                    if (write && !(z & 1)) PREFETCH(write + (z >> 1) * SMALL_PAGE);                            \
                 }                                                                                              \
             }                                                                                                  \
         }                                                                                                      \
@@ -120,8 +127,11 @@ static void share(work *w, int64_t threads) {
 
 static void run_copy(const work *w, int64_t from, int64_t to, char *scratch) {
     (void)scratch;
-    for (int64_t i = from; i < to; i++)
-        w->page((char *)w->dst[i], (const char *)w->src[i], w->bytes, i + 1 < to ? (const char *)w->src[i + 1] : NULL);
+    for (int64_t i = from; i < to; i++) {
+        const int more = i + 1 < to;
+        w->page((char *)w->dst[i], (const char *)w->src[i], w->bytes, more ? (const char *)w->src[i + 1] : NULL,
+                more ? (const char *)w->dst[i + 1] : NULL);
+    }
 }
 
 void kvhub_copy(int64_t jobs, const int64_t *src, const int64_t *dst, int64_t bytes, int64_t stream, int64_t threads) {
@@ -210,7 +220,7 @@ static void flip_staged(const work *w, const char *src, int64_t ss, char *dst, i
     for (int64_t c = 0; c < columns; c += strip) {
         const int64_t count = c + strip < columns ? strip : columns - c;
         flip(src + c * item, ss, scratch, pitch, rows, count, item);
-        for (int64_t k = 0; k < count; k++) w->page(dst + (c + k) * ds, scratch + k * pitch, row, NULL);
+        for (int64_t k = 0; k < count; k++) w->page(dst + (c + k) * ds, scratch + k * pitch, row, NULL, NULL);
     }
 }
 
@@ -223,7 +233,7 @@ static void rows_of(const work *w, char *dst, int64_t dt, const char *src, int64
         bytes *= rows;
         rows = 1;
     }
-    for (int64_t i = 0; i < rows; i++) w->page(dst + i * dt, src + i * st, bytes, i + 1 < rows ? src + (i + 1) * st : NULL);
+    for (int64_t i = 0; i < rows; i++) w->page(dst + i * dt, src + i * st, bytes, NULL, NULL);
 }
 
 static void run_move(const work *w, int64_t from, int64_t to, char *scratch) {

@@ -42,9 +42,10 @@ class EngineSide:
         return self.pages(place) + (plane.offset + place.token * plane.token)[:, None]
 
     def bytes_view(self, layer: int) -> torch.Tensor:
-        """uint8 [blocks, page bytes] of one layer."""
-        step = int(self.engine.steps[layer])
-        return _view(self.engine.layers[layer], 1, 0, ((self.engine.blocks, step), (self.engine.page_bytes, 1)))
+        """[blocks, page] of one layer, in words of 8 bytes where they divide everything."""
+        page, step = self.engine.page_bytes, int(self.engine.steps[layer])
+        word = 1 if page % 8 else 8
+        return _view(self.engine.layers[layer], word, 0, ((self.engine.blocks, step), (page // word, word)))
 
     def plane_view(self, plane: Plane, layer: int) -> torch.Tensor:
         """[blocks, heads, tokens, dims] of one layer; see `_view` for its dtype."""
@@ -80,9 +81,10 @@ class SlotSide:
         return (int(self.arena.shape[0]), self.arena.stride(0)), (blocks, self.layout.block_bytes)
 
     def bytes_view(self, layer: int) -> torch.Tensor:
-        """uint8 [slots, blocks, page bytes] of one layer."""
+        """[slots, blocks, page] of one layer, in words of 8 bytes where they divide everything."""
         page = self.layout.block_bytes // self.layout.layers
-        return _view(self.arena, 1, layer * page, (*self._outer(), (page, 1)))
+        word = 1 if page % 8 else 8
+        return _view(self.arena, word, layer * page, (*self._outer(), (page // word, word)))
 
     def plane_view(self, plane: Plane, layer: int) -> torch.Tensor:
         """[slots, blocks, heads, tokens, dims] of one layer; see `_view` for its dtype."""
