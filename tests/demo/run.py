@@ -60,8 +60,8 @@ def report(played: Sequence[Turn], allowed: float) -> str:
 {table(HEAD, [turn.row() for turn in played])}
 
 * Prompt tokens by where they came from: {"/".join(SOURCES)}.  Prefill's own prefix cache was emptied before every
-  turn and its process restarted before turn {RESTARTED_TURN}; it retrieves from the pool only.  `generated`: how many of
-  its hits decode had generated.
+  turn and its process restarted before turn {RESTARTED_TURN}; it retrieves from the pool only.  `generated`: how many
+  of its hits decode had generated.
   A logprob may differ by {allowed:.1e}: {FACTOR:g} times the most that the plain engine's own two runs, cold and
   prefix-cached, differ, and at least {NOISE:.0e}.
 """

@@ -12,6 +12,7 @@ import aiohttp
 import attrs
 import pytest
 from aiohttp import web
+
 from kvhub_front import Front, FrontConfig
 
 Behaviour = Callable[["FakeEngine", web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]

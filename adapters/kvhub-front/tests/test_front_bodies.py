@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from kvhub_front.bodies import CHAT, COMPLETIONS, PARAMS, decode_body, is_batch, prefill_body, problem
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

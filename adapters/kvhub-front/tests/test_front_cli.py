@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+
 from kvhub_front.cli import main, parser
 
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 from aiohttp import web
-from kvhub_front import FrontConfig
-from kvhub_front.failures import answered, clean
 
 from kvhub.errors import ConfigError
+from kvhub_front import FrontConfig
+from kvhub_front.failures import answered, clean
 
 
 def refuses(status: int, body: object, after: float = 0.0):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+
 from kvhub_front.events import EventCutter
 
 
