@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 TRIP_AFTER = 3
-"""Batches in a row that must fail before a member is kept out."""
+"""Batches of one kind in a row that must fail before a member is kept out."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 
@@ -20,7 +20,8 @@ class Breaker:
     def __init__(self, changed: Callable[[str, str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._changed = changed
         self._clock = clock
-        self._failures = 0
+        self._failures: dict[str, int] = {}
+        self._down = False
         self._pause = FIRST_PAUSE
         self._until = 0.0
         self.state = "closed"
@@ -30,23 +31,30 @@ class Breaker:
     def closed(self) -> bool:
         return self.state == "closed"
 
-    def good(self) -> None:
-        """A batch went well, or a probe did."""
-        self._failures = 0
+    def good(self, kind: str = "") -> None:
+        """A batch of this kind went well, or a probe did.
+
+        Kinds are counted apart: a FIND that answers says nothing of the loads that hang.
+        """
+        self._failures.pop(kind, None)
+        if self.state == "open":
+            # It was under way when the others failed; the probe decides.
+            return
         self._pause = FIRST_PAUSE
-        if self.state != "closed":
-            self.state, self.reason = "closed", ""
+        if self._down:
+            self._failures.clear()
+            self._down, self.state, self.reason = False, "closed", ""
             self._changed("up", "probe")
 
-    def bad(self, reason: str) -> None:
-        """A batch failed, was refused or came late; or a probe did."""
-        self._failures += 1
-        if self.state == "trying":
+    def bad(self, reason: str, kind: str = "") -> None:
+        """A batch of this kind failed, was refused or came late; or a probe did."""
+        self._failures[kind] = self._failures.get(kind, 0) + 1
+        if self.state == "trying" or (self._down and self.state == "closed"):
             self.state = "open"
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._until = self._clock() + self._pause
-        elif self.state == "closed" and self._failures >= TRIP_AFTER:
-            self.state, self.reason = "open", reason
+        elif self.state == "closed" and self._failures[kind] >= TRIP_AFTER:
+            self.state, self.reason, self._down = "open", reason, True
             self._until = self._clock() + self._pause
             self._changed("down", reason)
 
@@ -61,3 +69,7 @@ class Breaker:
     def trying(self) -> None:
         """A probe has been sent."""
         self.state = "trying"
+
+    def let_in(self) -> None:
+        """Where no probe can be made, the next batch is the probe, whatever its kind."""
+        self.state = "closed"

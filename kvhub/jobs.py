@@ -172,7 +172,7 @@ class Jobs:
         for (name, writes, peer), breaker in due:
             if peer:
                 # A peer is probed by the next request that names it: its keys are not known here.
-                breaker.state = "closed"
+                breaker.let_in()
             else:
                 self._probe(name, Op.SAVE if writes else Op.LOAD)
         with self._lock:
@@ -221,9 +221,9 @@ class Jobs:
         breaker = self.breaker(job.member, op, job.batch.peer.address if job.batch.peer else "")
         bad = (Outcome.FAILED, Outcome.LATE, Outcome.FULL) if op == Op.SAVE else (Outcome.FAILED, Outcome.LATE)
         if any(outcome in bad for outcome in completion.outcomes):
-            breaker.bad(completion.reason or "late")
+            breaker.bad(completion.reason or "late", op.name)
         elif completion.outcomes:
-            breaker.good()
+            breaker.good(op.name)
 
     def pending(self) -> int:
         """Batches that a member has not ended yet, late ones included."""

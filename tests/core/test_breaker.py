@@ -84,6 +84,7 @@ def test_after_it_was_well_again_the_pause_is_short_again(breaker: Breaker, cloc
         clock.now = breaker.next_due()
         breaker.trying()
         breaker.bad("EIO")
+    breaker.trying()
     breaker.good()
     trip(breaker)
     assert breaker.next_due() - clock.now == FIRST_PAUSE
@@ -95,6 +96,41 @@ def test_what_was_under_way_when_it_opened_changes_nothing_for_the_worse(breaker
     clock.now += 0.5
     breaker.bad("late")
     assert breaker.next_due() == due
+
+
+def test_F07_kinds_fail_apart_so_that_a_ping_that_answers_hides_nothing(breaker: Breaker) -> None:
+    for _ in range(TRIP_AFTER):
+        assert breaker.closed
+        breaker.good("FIND")
+        breaker.bad("late", "LOAD")
+    assert not breaker.closed
+    breaker.good("FIND")
+    assert not breaker.closed, "what was under way does not close it"
+
+
+def test_failures_of_different_kinds_are_not_added_up(breaker: Breaker) -> None:
+    for _ in range(TRIP_AFTER - 1):
+        breaker.bad("EIO", "FIND")
+        breaker.bad("EIO", "LOAD")
+    assert breaker.closed
+
+
+def test_where_nothing_can_probe_the_next_batch_does(
+    breaker: Breaker, clock: Clock, told: list[tuple[str, str]]
+) -> None:
+    trip(breaker)
+    clock.now = breaker.next_due()
+    breaker.let_in()
+    assert breaker.closed
+    breaker.bad("EIO")
+    assert not breaker.closed, "one failure is enough now"
+    assert breaker.next_due() - clock.now == 2 * FIRST_PAUSE
+    clock.now = breaker.next_due()
+    breaker.let_in()
+    breaker.good()
+    assert told == [("down", "EIO"), ("up", "probe")]
+    breaker.bad("EIO")
+    assert breaker.closed
 
 
 def test_a_closed_breaker_is_never_due(breaker: Breaker, clock: Clock) -> None:
