@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DOUBT_SECONDS = 5.0
 """How long a key that failed to load from a member is answered as a miss there."""
 MOST_DOUBTS = 65536
+PROBE_SECONDS = 2.0
+MOST_PROBES = 4
+"""Probes of one member that may be under way; each keeps its slot until the member lets go of it, perhaps for ever."""
 
 
 class Orders:
@@ -25,6 +28,7 @@ class Orders:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._doubts: OrderedDict[tuple[str, Key], float] = OrderedDict()
+        self._probes: Counter[tuple[str, Op]] = Counter()
 
     def send(
         self, member: str, op: Op, keys: Sequence[Key], *, done: Done, settled: Settled | None = None, **more: Any
@@ -102,12 +106,14 @@ class Orders:
         """Try a member that was kept out, on its real data path: write a chunk of our own, or read for one."""
         hub = self._hub
         key = secrets.token_bytes(32)
-        slots = hub.arena.claim(1)
+        slots = hub.arena.claim(1) if self._probes[member, op] < MOST_PROBES else []
         if not slots:
             hub.jobs.breaker(member, op).bad("no-slot")
             return
+        self._probes[member, op] += 1
 
         def over() -> None:
+            self._probes[member, op] -= 1
             hub.arena.release(slots)
             if op == Op.SAVE and hub.members[member].capabilities.removes:
                 hub.jobs.send(member, Op.REMOVE, [key], seconds=5.0, done=lambda _: None, probe=True)
@@ -118,7 +124,7 @@ class Orders:
             [key],
             slots=slots,
             lengths=[hub.measure.chunk_bytes],
-            seconds=2.0,
+            seconds=PROBE_SECONDS,
             done=lambda _: None,
             settled=over,
             probe=True,
