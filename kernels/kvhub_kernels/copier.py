@@ -131,7 +131,16 @@ class Copier:
 
     def _gather(self, copy: Copy) -> None:
         assert self._arena is not None
+        self._clear_rest(self._arena, copy)
         self.bytes_gathered += gather(self.engine, self._arena, _plan(copy))
+
+    def _clear_rest(self, arena: torch.Tensor, copy: Copy) -> None:
+        """Zero what a part filled last block leaves over: old bytes of another request must not travel with a tail."""
+        layout = self.engine.layout
+        for slot, last in zip(copy.slots, copy.last, strict=True):
+            if last % layout.block_tokens:
+                end = layout.payload_bytes(last)
+                arena[slot, end - layout.block_bytes : end] = 0
 
     def _load(self, load: Load) -> bool:
         copy = load.copy

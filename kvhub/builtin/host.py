@@ -66,7 +66,9 @@ class HostStore(Store):
         if self._closed or self._region is None or self._arena is None:
             raise MisuseError(f"{self.context.name}: submit to a host tier that is not attached or is closed")
         moves = batch.op in (Op.LOAD, Op.SAVE)
-        if moves and not len(batch.keys) == len(batch.slots) == len(batch.lengths):
+        count = len(batch.keys)
+        beside = [len(told) for told in (batch.layouts, batch.generated) if told is not None]
+        if moves and {len(batch.slots), len(batch.lengths), *beside} != {count}:
             raise MisuseError(f"{self.context.name}: batch {batch.id} has tuples of unequal length")
         late = batch.deadline < time.monotonic()
         outcomes, lengths, layouts, generated, moved = [], [], [], [], 0
@@ -104,7 +106,7 @@ class HostStore(Store):
         try:
             held = arena.held(slot)
             if held.length > batch.lengths[at]:
-                return Outcome.CORRUPT, Held(-1, 0)
+                return Outcome.MISS, Held(-1, 0)
             region.slot(batch.slots[at], held.length)[:] = arena.region.slot(slot, held.length)
             return Outcome.DONE, held
         finally:
