@@ -167,6 +167,8 @@ def tell(counted: report.Results, idle: dict[str, float]) -> list[report.Goal]:
     found = report.goals(counted)
     for goal in found:
         say(goal.line())
+    if reason := report.doubt(counted):
+        say(f"DOUBT {reason}")
     return found
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, TextIO
 
 Answer = dict[str, Any]
@@ -40,20 +41,30 @@ def build(order: Answer) -> Any:
     return LLM(**settings)
 
 
+def queue_seconds() -> float:
+    """How long this process's main thread has been ready to run and had no core, since its start."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def run(llm: Any, prompt: list[int]) -> Answer:
     """Time to first token, what was not computed, and the first token with its logprobs."""
     from vllm import SamplingParams
 
     sampling = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, logprobs=5)
-    processor, start = time.process_time(), time.perf_counter()
+    queued, processor, start = queue_seconds(), time.process_time(), time.perf_counter()
     output = llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)[0]
     seconds, processor = time.perf_counter() - start, time.process_time() - processor
+    queued = queue_seconds() - queued
     first = output.outputs[0]
     if first.finish_reason != "length" or len(first.token_ids) != 1:
         raise RuntimeError(f"the engine ended a request with {first.finish_reason!r} and {len(first.token_ids)} tokens")
     return {
         "seconds": seconds,
         "cpu": processor,
+        "queued": queued,
         "cached": output.num_cached_tokens or 0,
         "token": first.token_ids[0],
         "logprobs": {token: found.logprob for token, found in first.logprobs[0].items()},

@@ -10,6 +10,8 @@ from peer.rows import KVHUB_HOST, KVHUB_POOL, OWN, PEER_DRAM, PEER_FILES, PLAIN,
 
 WARM_LIMIT = 1.5
 COLD_LIMIT = 1.03
+QUEUED_LIMIT = 0.02
+"""Below the smallest difference that a goal is about."""
 
 
 @attrs.frozen
@@ -42,7 +44,7 @@ class Goal:
 
     def line(self) -> str:
         sign = "<=" if self.at_most else ">="
-        return f"  {self.name:<52} {self.value:7.3f}   goal {sign} {self.limit:<5g} {'met' if self.met else 'short'}"
+        return f"  {self.name:<60} {self.value:7.3f}   goal {sign} {self.limit:<5g} {'met' if self.met else 'short'}"
 
 
 def ratio(results: Results, row: str, other: str, seconds: Callable[[Round], float]) -> float:
@@ -76,7 +78,7 @@ def warm_seconds(each: Round) -> float:
 def table(results: Results) -> list[str]:
     """Medians; in brackets the least and the most of all rounds."""
     head = f"{'':<20}{'cold TTFT s':>22}{'/none':>7}{'warm TTFT ms':>24}{'/own':>7}"
-    lines = [head + f"{'store GB/s':>12}{'retrieve GB/s':>15}"]
+    lines = [head + f"{'store GB/s':>12}{'retrieve GB/s':>15}{'queued':>8}"]
     for name, rounds in results.items():
         cold = _spread([each.cold.seconds for each in rounds], 1, 2)
         warm = _spread([sample.seconds for each in rounds for sample in each.warm], 1000, 1)
@@ -85,8 +87,25 @@ def table(results: Results) -> list[str]:
         over_own = _number(ratio(results, name, OWN, warm_seconds) if OWN in results and has_warm else None, 2)
         stored, loaded = rate(rounds, cold_samples), rate(rounds, warm_samples)
         rates = f"{_number(stored, 2):>12}{_number(loaded, 2):>15}"
-        lines.append(f"{name:<20}{cold:>22}{over_none:>7}{warm:>24}{over_own:>7}{rates}")
+        queued = f"{queued_share(rounds) * 100:.1f} %"
+        lines.append(f"{name:<20}{cold:>22}{over_none:>7}{warm:>24}{over_own:>7}{rates}{queued:>8}")
     return lines
+
+
+def queued_share(rounds: Sequence[Round]) -> float:
+    """Median part of a cold request that the engine's thread spent waiting for a core."""
+    return median(each.cold.queued / each.cold.seconds for each in rounds)
+
+
+def doubt(results: Results) -> str | None:
+    """Why the ratios of this run should not be believed; None on a machine that had a core to spare."""
+    share = queued_share(results[PLAIN])
+    if share <= QUEUED_LIMIT:
+        return None
+    return (
+        f"the engine without any connector spent {share * 100:.0f} % of its cold time waiting for a core, more than "
+        f"{QUEUED_LIMIT * 100:.0f} %: other work was measured too; run this again on an idle machine"
+    )
 
 
 def goals(results: Results) -> list[Goal]:

@@ -45,6 +45,8 @@ class Sample:
 
     seconds: float
     cpu: float
+    queued: float
+    """Seconds of these in which the engine's thread was ready to run and had no core."""
     cached: int
     token: int
     logprobs: Mapping[str, float]
