@@ -209,9 +209,10 @@ class Hub:
         """
         with self.lock:
             slots: list[int] = []
+            seen: list[Key] = []
             for at, key in enumerate(keys):
                 if key in self.arena:
-                    self.sinks.seen(key)
+                    seen.append(key)
                     slots.append(-1)
                     continue
                 if key in self._filling:
@@ -225,6 +226,8 @@ class Hub:
                     break
                 self._filling[key] = claimed[0]
                 slots += claimed
+            if seen:
+                self.sinks.seen(seen)
             return slots
 
     def reserve_private(self) -> int:

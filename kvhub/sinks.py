@@ -48,19 +48,21 @@ class Sinks:
                 if step.name in source.promote:
                     self._save(step, chunks)
 
-    def seen(self, key: Key) -> None:
-        """A chunk that is in the arena was computed or asked for again: store what a sink still lacks of it."""
-        if not self._counting and key not in self._owed:
-            return
-        slot = self._hub.arena.lease(key)
-        if slot is None:
-            return
-        held = self._hub.arena.held(slot)
-        if self._wanted(held):
-            for step in self._steps:
-                if step.name in self._owed.get(key, ()) or (step.uses > 1 and self._due(step, key)):
-                    self._save(step, [(key, held)])
-        self._hub.arena.release((slot,))
+    def seen(self, keys: Sequence[Key]) -> None:
+        """Chunks in the arena were computed or asked for again: store what a sink still lacks, in one order each."""
+        if not self._counting:
+            keys = [key for key in keys if key in self._owed]
+        chunks = []
+        for key in keys:
+            slot = self._hub.arena.lease(key)
+            if slot is not None:
+                chunks.append((key, self._hub.arena.held(slot)))
+        for step in self._steps:
+            self._save(step, [chunk for chunk in chunks if self._wanted(chunk[1]) and self._lacks(step, chunk[0])])
+        self._hub.arena.release([held.slot for _, held in chunks])
+
+    def _lacks(self, step: BoundStep, key: Key) -> bool:
+        return step.name in self._owed.get(key, ()) or (step.uses > 1 and self._due(step, key))
 
     def _wanted(self, held: Held) -> bool:
         return ("generated" if held.generated else "prompt") in self._write_back
