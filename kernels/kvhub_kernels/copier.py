@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -41,6 +42,8 @@ class Copier:
     def __init__(self, engine: EngineBlocks) -> None:
         self.engine = engine
         self._arena: torch.Tensor | None = None
+        self._memory = memoryview(b"")
+        self._slot_bytes = 0
         self._arena_name = ""
         self._todo: queue.SimpleQueue[tuple[Copy | Load, torch.cuda.Event | None] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -57,9 +60,10 @@ class Copier:
 
     def before_forward(self, plan: StepPlan) -> None:
         """Start the loads; wait for gathers whose blocks this step gives to somebody else."""
-        if plan.arena != self._arena_name and (plan.gathers or plan.loads):
-            self._arena = arena_tensor(attach(plan.arena, plan.slots * plan.slot_bytes), plan.slots, plan.slot_bytes)
-            self._arena_name = plan.arena
+        if plan.arena != self._arena_name:
+            self._memory = attach(plan.arena, plan.slots * plan.slot_bytes)
+            self._arena = arena_tensor(self._memory, plan.slots, plan.slot_bytes)
+            self._arena_name, self._slot_bytes = plan.arena, plan.slot_bytes
         self._wait(plan.fences)
         self._gathers += plan.gathers
         self._closing.update(plan.closing)
@@ -115,7 +119,7 @@ class Copier:
                     self._failed_blocks.update(lost)
             else:
                 copy = work
-                failed = self._guarded(lambda copy=copy: self._gather(copy))
+                failed = self._guarded(partial(self._gather, copy))
             with self._changed:
                 self._open.discard(copy.id)
                 self._report[1 if failed else 0].append(copy.id)
@@ -131,28 +135,28 @@ class Copier:
 
     def _gather(self, copy: Copy) -> None:
         assert self._arena is not None
-        self._clear_rest(self._arena, copy)
+        self._clear_rest(copy)
         self.bytes_gathered += gather(self.engine, self._arena, _plan(copy))
 
-    def _clear_rest(self, arena: torch.Tensor, copy: Copy) -> None:
+    def _clear_rest(self, copy: Copy) -> None:
         """Zero what a part filled last block leaves over: old bytes of another request must not travel with a tail."""
         layout = self.engine.layout
         for slot, last in zip(copy.slots, copy.last, strict=True):
             if last % layout.block_tokens:
-                end = layout.payload_bytes(last)
-                arena[slot, end - layout.block_bytes : end] = 0
+                end = slot * self._slot_bytes + layout.payload_bytes(last)
+                self._memory[end - layout.block_bytes : end] = bytes(layout.block_bytes)
 
     def _load(self, load: Load) -> bool:
         copy = load.copy
         if not copy.slots:
             return False
         if copy.layouts is None:
-            return self._guarded(lambda: self._scatter(copy, None))
+            return self._guarded(partial(self._scatter, copy, None))
         groups: dict[str, list[int]] = {}
         for at, text in enumerate(copy.layouts):
             groups.setdefault(text, []).append(at)
         # Every group is tried: one that cannot be converted must not keep the others out.
-        ends = [self._guarded(lambda t=t, at=at: self._scatter(_pick(copy, at), t)) for t, at in groups.items()]
+        ends = [self._guarded(partial(self._scatter, _pick(copy, at), text)) for text, at in groups.items()]
         return any(ends)
 
     def _scatter(self, copy: Copy, text: str | None) -> None:
@@ -187,7 +191,7 @@ def _pick(copy: Copy, at: list[int]) -> Copy:
 
 def _covered(copy: Copy, block_tokens: int) -> set[int]:
     """Engine blocks that a copy would have written."""
-    found = set()
+    found: set[int] = set()
     for row, first, last in zip(copy.blocks, copy.first, copy.last, strict=True):
         found.update(row[first // block_tokens : -(-last // block_tokens)])
     return found
