@@ -78,12 +78,12 @@ class Orders:
             for at, slot in enumerate(slots):
                 outcome = completion.outcomes[at]
                 good = outcome == Outcome.DONE
-                if not good:
-                    self.doubt(member, wanted[at])
                 layout = completion.layouts[at] if completion.layouts else ""
                 if good and hub.measure.layout(layout) is None:
                     hub.reports.count("faults", member=member, reason="layout")
                     good = False
+                if not good:
+                    self.doubt(member, wanted[at])
                 made = completion.generated[at] if completion.generated else 0
                 helds.append(Held(slot, completion.lengths[at], layout, made) if good else None)
                 if good:

@@ -53,6 +53,8 @@ class Request:
     stored: int = 0
     fills: set[int] = attrs.field(factory=set)
     ended: bool = False
+    short: int = 0
+    """Loads in a row that brought less than the lookup had said."""
     counted: bool = False
     accounted: int = 0
     """Leading prompt tokens of which is known where they come from."""

@@ -28,6 +28,8 @@ from kvhub.requests import PARAMS, Fill, Finish, Request, Sizes, build_load, cou
 from kvhub.tail import write_trailer
 from kvhub.types import Held, Peer
 
+MOST_SHORT = 2
+"""Loads that may fall short before a request computes what is left: a second source gets its chance, no loop does."""
 INLINE_TOKENS = 8192
 """Prompts up to this length get their keys on the engine's thread (under 0.2 ms); longer ones on the pump."""
 
@@ -81,7 +83,7 @@ class Session:
     def lookup(self, request: str, computed: int) -> int | None:
         """Tokens beyond `computed` that can be loaded: 0, or at least a block; None means ask again."""
         state = self._requests.get(request)
-        if state is None:
+        if state is None or state.short >= MOST_SHORT:
             return 0
         if computed < state.computed:
             # The engine lost blocks since the search began: what they held must be searched for too.
@@ -183,7 +185,7 @@ class Session:
             state.fetch = None
             self._loading.pop(request, None)
         self.hub.release(request)
-        state.computed = state.target = 0
+        state.computed = state.target = state.short = 0
 
     # -- a request ends --------------------------------------------------------------------------------------------
 
@@ -268,7 +270,9 @@ class Session:
             number = next(self._numbers)
             state.load = number
             self._loads[number] = request
-            loads.append(build_load(number, request, state, fetch, self._sizes, self.hub.reports))
+            load = build_load(number, request, state, fetch, self._sizes, self.hub.reports)
+            state.short = state.short + 1 if load.failed else 0
+            loads.append(load)
         region = self.hub.arena.region
         plan = StepPlan(
             region.name, region.slots, region.slot_bytes, tuple(self._gathers), tuple(loads), tuple(self._fences),

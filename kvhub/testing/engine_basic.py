@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from kvhub.keys import Context, Item
+from kvhub.testing.engine_driver import EngineSetup
 from kvhub.testing.engine_stage import EngineStage, Stand
 from kvhub.types import Op
 
@@ -105,7 +106,7 @@ class BasicLaws(EngineStage):
     def test_A06_another_revision_does_not_share(self, stand: Stand) -> None:
         """New weights on the same pool never meet KV of the old ones, which stays for the old."""
         prompt = stand.prompt(4 * stand.chunk + 2)
-        old, new = stand.tiered(), stand.tiered(revision="r2")
+        old, new = stand.tiered(), stand.tiered(EngineSetup(revision="r2"))
         stand.run(old, prompt)
         stand.rest(old)
         stand.check(new, new.submit(prompt, 4), prompt, 4, revision="r2")
@@ -168,7 +169,7 @@ class BasicLaws(EngineStage):
 
     def test_B24_many_short_requests_share_a_step(self, stand: Stand) -> None:
         """Requests shorter than anything that kvhub counts in must neither break nor leak anything."""
-        engine = stand.tiered(step_tokens=512)
+        engine = stand.tiered(EngineSetup(step_tokens=512))
         prompts = [stand.prompt(5, seed % 7) for seed in range(40)]
         names = [engine.submit(prompt, 1 + seed % 3) for seed, prompt in enumerate(prompts)]
         for seed, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
@@ -177,7 +178,7 @@ class BasicLaws(EngineStage):
 
     def test_chunked_prefill_is_stored_as_it_goes(self, stand: Stand) -> None:
         """A prompt that takes several steps is stored whole, chunk borders anywhere in a step."""
-        engine, prompt = stand.tiered(step_tokens=7), stand.prompt(5 * stand.chunk + 2)
+        engine, prompt = stand.tiered(EngineSetup(step_tokens=7)), stand.prompt(5 * stand.chunk + 2)
         stand.run(engine, prompt, 2)
         stand.rest(engine)
         engine.reset_prefix_cache()
@@ -186,7 +187,7 @@ class BasicLaws(EngineStage):
 
     def test_without_a_prefix_cache_kvhub_is_the_cache(self, stand: Stand) -> None:
         """An engine that keeps nothing itself still hits, also twice at once."""
-        engine, prompt = stand.tiered(prefix_cache=False), stand.prompt(3 * stand.chunk + 1)
+        engine, prompt = stand.tiered(EngineSetup(prefix_cache=False)), stand.prompt(3 * stand.chunk + 1)
         for _ in range(2):
             names = [engine.submit(prompt, 5), engine.submit([*prompt, 7], 5)]
             stand.check(engine, names[0], prompt, 5)

@@ -16,8 +16,8 @@ from kvhub.testing.engine_tap import Tap
 from kvhub.testing.guard import Guarded
 from kvhub.testing.stage import Traces
 
-PLAIN = Context()
 OFFER = {"do_remote_decode": True}
+ROOMY = EngineSetup()
 
 
 @attrs.frozen
@@ -37,12 +37,13 @@ class Stand:
         pool: Mapping[str, Any],
         wire: Mapping[str, Any],
         *,
+        block: int,
         chunk: int,
         vocabulary: int,
         patience: float,
     ) -> None:
         self.factory, self.pool, self.wire = factory, pool, wire
-        self.chunk, self.vocabulary, self.patience = chunk, vocabulary, patience
+        self.block, self.chunk, self.vocabulary, self.patience = block, chunk, vocabulary, patience
         self.opened: list[EngineDriver] = []
         self._plain: dict[str, EngineDriver] = {}
         self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -64,21 +65,26 @@ class Stand:
             config["transports"] = {"wire": dict(self.wire)}
         return config | more
 
-    def open(self, config: Mapping[str, Any] | None, role: str = "both", **setup: Any) -> EngineDriver:
+    def open(self, config: Mapping[str, Any] | None, role: str = "both", setup: EngineSetup = ROOMY) -> EngineDriver:
         """An engine that is closed with the law."""
-        driver = self.factory(config, role, EngineSetup(**setup))
+        driver = self.factory(config, role, setup)
         self.opened.append(driver)
         return driver
 
-    def tiered(self, *, capacity: str = "8MiB", **setup: Any) -> EngineDriver:
+    def tiered(self, setup: EngineSetup = ROOMY, *, capacity: str = "8MiB") -> EngineDriver:
         """A single engine with a host tier of its own before the shared pool."""
         roles = {"both": {"store": ["host", "pool"], "retrieve": ["host", "pool"]}}
-        return self.open(self.config(roles, stores={"host": {"use": "host", "capacity": capacity}}), **setup)
+        return self.open(self.config(roles, stores={"host": {"use": "host", "capacity": capacity}}), setup=setup)
 
-    def pooled(self, *, deadline: str = "2s", **setup: Any) -> EngineDriver:
+    def pooled(self, setup: EngineSetup = ROOMY, *, deadline: str = "2s") -> EngineDriver:
         """A single engine with nothing but the shared pool."""
         roles = {"both": {"store": ["pool"], "retrieve": [{"from": "pool", "deadline": deadline}]}}
-        return self.open(self.config(roles), **setup)
+        return self.open(self.config(roles), setup=setup)
+
+    def reader(self, setup: EngineSetup = ROOMY) -> EngineDriver:
+        """A single engine that looks into the shared pool and stores nothing anywhere."""
+        writer = {"store": ["pool"], "retrieve": ["pool"]}
+        return self.open(self.config({"both": writer, "prefill": {"retrieve": ["pool"]}}), "prefill", setup)
 
     def deployment(self) -> dict[str, Any]:
         """Roles of the whole flow: prefill offers, decode pulls and writes back, prefill finds that in the pool."""
@@ -86,9 +92,9 @@ class Stand:
         decode = {"store": ["host", "pool"], "retrieve": ["host", "wire", "pool"]}
         return self.config({"prefill": prefill, "decode": decode})
 
-    def pair(self, prefill: Mapping[str, Any] | None = None, decode: Mapping[str, Any] | None = None) -> Pair:
+    def pair(self, prefill: EngineSetup = ROOMY, decode: EngineSetup = ROOMY) -> Pair:
         config = self.deployment()
-        return Pair(self.open(config, "prefill", **(prefill or {})), self.open(config, "decode", **(decode or {})))
+        return Pair(self.open(config, "prefill", prefill), self.open(config, "decode", decode))
 
     def close(self) -> None:
         for driver in [*self.opened, *self._plain.values()]:
@@ -170,17 +176,23 @@ class Stand:
 
     def chat(self, pair: Pair, prompt: Sequence[int], wanted: int) -> tuple[int, ...]:
         """A request through both legs, held against the plain twin."""
-        params = self.prefilled(pair.prefill, prompt)
+        params = self.prefilled(pair.prefill, prompt, settled=False)
         name = pair.decode.submit(prompt, wanted, params=params)
         self.until(
             lambda: pair.decode.result(name) is not None, pair.decode, pair.prefill, what=f"the decode leg of {name}"
         )
         return self.check(pair.decode, name, prompt, wanted)
 
-    def prefilled(self, prefill: EngineDriver, prompt: Sequence[int]) -> Mapping[str, Any] | None:
-        """The prefill leg alone: what it gives the client for the decode leg."""
+    def prefilled(
+        self, prefill: EngineDriver, prompt: Sequence[int], *, settled: bool = True
+    ) -> Mapping[str, Any] | None:
+        """The prefill leg alone: what it gives the client for the decode leg.
+
+        An engine steps on while it has copies to end; with `settled=False` that is left to who steps it later.
+        """
         (result,) = self.results(prefill, [prefill.submit(prompt, 1, params=OFFER)])
         assert result.tokens == self.expected(prompt, 1), "the prefill leg's token is wrong"
+        self.until(lambda: not settled or not prefill.step(), what="the end of the prefill's copies")
         return result.params
 
     # -- looking ---------------------------------------------------------------------------------------------------
@@ -237,7 +249,9 @@ class EngineStage(Guarded):
             except Unable as why:
                 self.leave_out(str(why))
 
-        stand = Stand(factory, pool, wire, chunk=self.chunk, vocabulary=self.vocabulary, patience=self.patience)
+        stand = Stand(
+            factory, pool, wire, block=self.block, chunk=self.chunk, vocabulary=self.vocabulary, patience=self.patience
+        )
         try:
             yield stand
         finally:

@@ -24,6 +24,9 @@ def registry() -> Registry:
     return made
 
 
+REGISTRY = registry()
+
+
 class OverMemory:
     @pytest.fixture
     def pool(self) -> Iterator[Mapping[str, Any]]:
@@ -40,12 +43,12 @@ class OverMemory:
 class TestFakeEngine(OverMemory, EngineContract):
     @pytest.fixture
     def driver_factory(self) -> DriverFactory:
-        return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry())
+        return lambda config, role, setup: FakeEngine(config, role, setup, registry=REGISTRY)
 
 
 class TestLateFakeEngine(OverMemory, EngineContract):
     @pytest.fixture
     def driver_factory(self) -> DriverFactory:
         return lambda config, role, setup: FakeEngine(
-            config, role, setup, registry=registry(), late=True, usual=OTHER_LAYOUT
+            config, role, setup, registry=REGISTRY, late=True, usual=OTHER_LAYOUT
         )
