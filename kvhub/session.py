@@ -102,7 +102,8 @@ class Session:
         known = state.chain.tokens
         if len(state.tokens) - known > INLINE_TOKENS:
             tokens = state.tokens
-            return lambda: tokens[known:]
+            # Counted when it runs: a search that was given up may have keyed them meanwhile.
+            return lambda: tokens[state.chain.tokens :]
         self._grow(state, len(state.tokens))
         return None
 
