@@ -52,6 +52,8 @@ class Request:
     load: int | None = None
     stored: int = 0
     fills: set[int] = attrs.field(factory=set)
+    placed: bool = False
+    """It has engine blocks, as far as the session was told."""
     ended: bool = False
     short: int = 0
     """Loads in a row that brought less than the lookup had said."""

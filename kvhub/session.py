@@ -118,6 +118,7 @@ class Session:
         state = self._requests.get(request)
         if state is None or state.load is not None or state.fetch is not None:
             return
+        state.placed = True
         if not external:
             count_prompt(state, self.hub.reports)
             # The rest of the prompt is the engine's to compute, also if a preemption brings it back later.
@@ -177,10 +178,14 @@ class Session:
         state.fills.add(number)
 
     def preempted(self, request: str) -> None:
-        """The engine takes the request's blocks; it may come back and be looked up again."""
+        """The engine takes the request's blocks; it may come back and be looked up again.
+
+        May be told in every step until the request has blocks again: a search that goes on meanwhile is left alone.
+        """
         state = self._requests.get(request)
-        if state is None:
+        if state is None or not state.placed:
             return
+        state.placed = False
         self._fences += sorted(state.fills)
         if state.fetch is not None and state.load is None:
             state.fetch = None

@@ -139,7 +139,7 @@ class FakeEngine:
     def step(self) -> bool:
         work = self.queue.schedule()
         if self.session is not None:
-            for name in self.queue.take_preempted():
+            for name in self.queue.preempted():
                 self.session.preempted(name)
             for job, first, count in work:
                 self.session.advance(job.name, first + count, job.blocks)

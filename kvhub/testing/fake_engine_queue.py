@@ -35,6 +35,8 @@ class Job:
     drafts: list[int] = attrs.field(factory=list)
     received: bool = False
     failed: bool = False
+    came_back: bool = False
+    """It was preempted before; that is what it waits as, also with loaded blocks."""
     ended: bool = False
 
     @property
@@ -58,7 +60,6 @@ class Queue:
         self.running: list[Job] = []
         self.preemptions = 0
         self._fresh: list[int] = []
-        self._preempted: list[str] = []
 
     def add(self, job: Job) -> None:
         self.jobs[job.name] = job
@@ -79,9 +80,9 @@ class Queue:
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def take_preempted(self) -> list[str]:
-        preempted, self._preempted = self._preempted, []
-        return preempted
+    def preempted(self) -> list[str]:
+        """Everyone who waits after a preemption, not only the newest: engines tell it step by step."""
+        return [job.name for job in self.waiting if job.status == PREEMPTED]
 
     # -- scheduling ------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ class Queue:
         job.blocks, job.drafts, job.computed = [], [], 0
         job.status = PREEMPTED
         self.preemptions += 1
-        self._preempted.append(job.name)
+        job.came_back = True
         self.waiting.insert(0, job)
 
     def _admit(self, job: Job, left: int) -> int | None:
@@ -183,7 +184,7 @@ class Queue:
     def _arrived(self, job: Job) -> bool:
         if not job.received:
             return False
-        job.status = WAITING
+        job.status = PREEMPTED if job.came_back else WAITING
         if job.failed and not job.computed:
             self.pool.free(job.blocks)
             job.blocks = []
