@@ -41,7 +41,9 @@ class SchedulerSide:
 
     def open(self, layout: Layout, block_tokens: int) -> None:
         """Open the hub for the layout that the workers proved.  Raises KvhubError; the engine's start then stops."""
-        chunk_tokens = max(self._config.chunk_tokens, block_tokens)
+        chunk_tokens = self._config.chunk_tokens
+        if self._config.origin.get("chunk_tokens", "default") == "default":
+            chunk_tokens = max(chunk_tokens, block_tokens)
         facts = EngineFacts(
             self._engine,
             self._role,
