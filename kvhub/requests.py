@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -25,6 +25,21 @@ class Finish:
     """Keep its blocks until the worker reports the request as sent."""
     params: dict[str, Any] | None = None
     """For the client to hand to the decode leg."""
+
+
+def read_params(params: Mapping[str, Any]) -> tuple[Peer, int] | None:
+    """The peer that a request's parameters name, and how many tokens it promised; None where they name none.
+
+    Raises ValueError for parameters that make no sense: they come from a client.
+    """
+    given = params.get(PARAMS)
+    if not isinstance(given, Mapping):
+        return None
+    try:
+        peer = Peer(str(given["address"]), str(given["incarnation"]), str(given.get("promise", "")))
+        return peer, int(given["tokens"])
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"{PARAMS}: {type(error).__name__}: {error}") from error
 
 
 @attrs.frozen

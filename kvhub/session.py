@@ -24,7 +24,7 @@ import attrs
 from kvhub.hub import Hub
 from kvhub.keys import Chain, Context
 from kvhub.plan import Copy, Report, StepPlan
-from kvhub.requests import PARAMS, Fill, Finish, Request, Sizes, build_load, count_prompt
+from kvhub.requests import PARAMS, Fill, Finish, Request, Sizes, build_load, count_prompt, read_params
 from kvhub.tail import write_trailer
 from kvhub.types import Held, Peer
 
@@ -66,16 +66,24 @@ class Session:
         state = Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items))
         params = params or {}
         state.offers = bool(params.get("do_remote_decode"))
-        given = params.get(PARAMS)
-        if isinstance(given, Mapping):
-            try:
-                state.peer = Peer(str(given["address"]), str(given["incarnation"]), str(given.get("promise", "")))
-                state.promised = min(int(given["tokens"]), len(tokens))
-                self.hub.warm_peer(state.peer)
-            except (KeyError, TypeError, ValueError):
-                state.peer, state.promised = None, 0
-                self.hub.reports.count("bad_params")
+        named = self._read(params)
+        if named is not None:
+            state.peer, state.promised = named[0], min(named[1], len(tokens))
+            self.hub.warm_peer(named[0])
         self._requests[request] = state
+
+    def decline(self, params: Mapping[str, Any] | None) -> None:
+        """A request with these parameters ended before it ever began here: its peer need not keep what it promised."""
+        named = self._read(params or {})
+        if named is not None:
+            self.hub.fulfil(named[0])
+
+    def _read(self, params: Mapping[str, Any]) -> tuple[Peer, int] | None:
+        try:
+            return read_params(params)
+        except ValueError:
+            self.hub.reports.count("bad_params")
+            return None
 
     def knows(self, request: str) -> bool:
         return request in self._requests

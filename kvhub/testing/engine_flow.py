@@ -158,7 +158,9 @@ class FlowLaws(EngineStage):
         [
             {"kvhub": {"address": "", "incarnation": "", "promise": "", "tokens": 40}},
             {"kvhub": {"address": "127.0.0.1:1", "incarnation": "x", "promise": "y", "tokens": 10**9}},
-            {"kvhub": {"address": 5}}, {"kvhub": {"address": "a", "incarnation": "b", "tokens": "many"}},
+            {"kvhub": {"address": "a", "incarnation": "b", "tokens": float("inf")}}, {"kvhub": {"address": 5}},
+            {"kvhub": {"address": "a:1", "incarnation": "b", "tokens": -5}},
+            {"kvhub": {"address": "a", "incarnation": "b", "tokens": "many"}},
             {"kvhub": "nonsense"}, {"kvhub": None}, {"do_remote_decode": None, "other": [1]},
         ],
     )  # fmt: skip

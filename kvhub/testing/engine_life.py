@@ -237,8 +237,9 @@ class LifeLaws(EngineStage):
         tap.release()
         stand.rest(engine)
 
-    def test_B06_a_promise_ends_with_the_decode_leg(self, stand: Stand) -> None:
-        """What a prefill keeps for a decode leg is free again as soon as that leg is aborted or served."""
+    @pytest.mark.parametrize("when", ["before it began", "while it waits"])
+    def test_B06_a_promise_ends_with_the_decode_leg(self, stand: Stand, when: str) -> None:
+        """What a prefill keeps for a decode leg is free again as soon as that leg is aborted, at any point."""
         pair, prompt = stand.pair(), stand.prompt(4 * stand.chunk)
         params = stand.prefilled(pair.prefill, prompt)
         stand.until(lambda: pair.prefill.counts()["blocks"] == 0, pair.prefill)
@@ -246,7 +247,8 @@ class LifeLaws(EngineStage):
         wire = stand.tap(pair.decode, "wire")
         wire.hold(Op.LOAD)
         name = pair.decode.submit(prompt, 4, params=params)
-        stand.until(lambda: wire.held, pair.decode, what="a pull")
+        if when == "while it waits":
+            stand.until(lambda: wire.held, pair.decode, what="a pull")
         pair.decode.abort(name)
         stand.until(lambda: pair.prefill.counts()["promises"] == 0, pair.decode, pair.prefill, what="the promise's end")
         wire.release()

@@ -216,7 +216,9 @@ class FakeEngine:
     def _finish(self, job: Job, reason: str, *, hold: bool = False) -> None:
         job.ended = True
         params = None
-        if self.session is not None:
+        if self.session is not None and not self.session.knows(job.name):
+            self.session.decline(job.params)
+        elif self.session is not None:
             # The last chosen token has no KV yet; drafts behind it never will.
             computed = min(job.computed, len(job.tokens) - 1)
             end = self.session.finish(job.name, computed, job.blocks, aborted=reason == "abort")

@@ -1,9 +1,10 @@
-"""The fake engine under the engine laws: over memory, over directories, with copies as late as they may be."""
+"""The fake engine under the engine laws: over memory and directories, copying at once or as late as it may."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,19 +13,9 @@ from kvhub.plugins import Registry
 from kvhub.testing import EngineContract
 from kvhub.testing.engine_driver import DriverFactory
 from kvhub.testing.fake_engine import OTHER_LAYOUT, FakeEngine
-from kvhub.testing.fake_engine_members import DirectPlugin, MemoryPlugin, MemoryStore
+from kvhub.testing.fake_engine_members import MemoryStore
 
 _numbers = itertools.count()
-
-
-def registry() -> Registry:
-    made = Registry()
-    made.add("memory", MemoryPlugin())
-    made.add("direct", DirectPlugin())
-    return made
-
-
-REGISTRY = registry()
 
 
 class OverMemory:
@@ -42,13 +33,27 @@ class OverMemory:
 
 class TestFakeEngine(OverMemory, EngineContract):
     @pytest.fixture
-    def driver_factory(self) -> DriverFactory:
-        return lambda config, role, setup: FakeEngine(config, role, setup, registry=REGISTRY)
+    def driver_factory(self, registry: Registry) -> DriverFactory:
+        return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry)
 
 
 class TestLateFakeEngine(OverMemory, EngineContract):
+    """Copies happen steps later and in another order; blocks are packed as vLLM packs them on CPUs."""
+
     @pytest.fixture
-    def driver_factory(self) -> DriverFactory:
+    def driver_factory(self, registry: Registry) -> DriverFactory:
         return lambda config, role, setup: FakeEngine(
-            config, role, setup, registry=REGISTRY, late=True, usual=OTHER_LAYOUT
+            config, role, setup, registry=registry, late=True, usual=OTHER_LAYOUT
         )
+
+
+class TestFakeEngineOverDirectories(OverMemory, EngineContract):
+    """With the store and the file system that a pool has."""
+
+    @pytest.fixture
+    def pool(self, tmp_path: Path) -> Mapping[str, Any]:
+        return {"use": "nfs", "root": str(tmp_path)}
+
+    @pytest.fixture
+    def driver_factory(self, registry: Registry) -> DriverFactory:
+        return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry, late=True)
