@@ -219,10 +219,14 @@ class Jobs:
         if completion.moved:
             self._reports.count("bytes", completion.moved, member=job.member, reason=op.name.lower())
         breaker = self.breaker(job.member, op, job.batch.peer.address if job.batch.peer else "")
+        outcomes = set(completion.outcomes)
+        if completion.reason == "queue":
+            # We asked for more than it takes at once; that says nothing of the medium.
+            outcomes.discard(Outcome.FULL)
         bad = (Outcome.FAILED, Outcome.LATE, Outcome.FULL) if op == Op.SAVE else (Outcome.FAILED, Outcome.LATE)
-        if any(outcome in bad for outcome in completion.outcomes):
+        if any(outcome in bad for outcome in outcomes):
             breaker.bad(completion.reason or "late", op.name)
-        elif completion.outcomes:
+        elif outcomes:
             breaker.good(op.name)
 
     def pending(self) -> int:

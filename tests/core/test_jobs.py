@@ -313,6 +313,15 @@ def test_C06_a_full_medium_keeps_writes_out(stage: Stage) -> None:
     assert stage.changes == [("pool", "down", "write: ENOSPC")]
 
 
+def test_B18_a_full_queue_is_a_burst_and_no_reason_to_keep_the_member_out(stage: Stage) -> None:
+    for _ in range(3 * TRIP_AFTER):
+        stage.send(Op.SAVE)
+        stage.member.end(Outcome.FULL, reason="queue")
+        stage.jobs.turn()
+    assert stage.jobs.breaker("pool", Op.SAVE).closed
+    assert stage.reports.total("faults", member="pool", reason="queue") == 3 * TRIP_AFTER
+
+
 def test_D12_one_peer_of_a_transport_fails_for_itself(stage: Stage) -> None:
     bad, good = Peer("10.0.0.1:7", "i1"), Peer("10.0.0.2:7", "i2")
     stage.fail(Op.LOAD, peer=bad)

@@ -123,7 +123,7 @@ def test_F07_D16_a_hung_store_costs_three_lookups_their_bound_and_the_others_not
 
 
 @pytest.mark.parametrize("wrap", REFUSING.values(), ids=REFUSING)
-def test_F07_B20_a_refusing_store_is_kept_out_and_comes_back_by_its_probe(
+def test_F07_B20_C21_a_refusing_store_is_kept_out_and_comes_back_by_its_probe(
     rig: Rig, wrap: Callable[[Member], Member]
 ) -> None:
     """Misses while it is down; then the real data path is tried, and the same chunks hit again."""

@@ -123,6 +123,18 @@ def test_B18_a_thousand_commits_into_a_hung_store_return_at_once(rig: Rig) -> No
     assert hub.jobs._queued["pool"] <= 4 * CHUNK_BYTES
 
 
+def test_B18_a_burst_of_small_orders_does_not_keep_a_good_store_out(rig: Rig) -> None:
+    """Many requests that end in one step: more orders than a store queues.  Some are shed, the store stays in."""
+    hub = rig.open(slots=512)
+    for seed in range(400):
+        store(hub, chain_of(prompt(1, seed)))
+    flushed(hub)
+    assert hub.jobs.breaker("pool", Op.SAVE).closed
+    assert hub.reports.total("member_changes") == 0
+    shed, saved = hub.reports.total("save_full", member="pool"), hub.reports.total("save_done", member="pool")
+    assert shed + saved == 400
+
+
 # -- what failed is made up for
 
 
