@@ -26,7 +26,7 @@ def needed(model: Path) -> dict[str, Any]:
     """Settings without which vLLM does not run a tiny model on every CPU.
 
     Latent attention: the backend that vLLM prefers where it finds AMX computes in bf16 only, ours is fp32; the other
-    has a kernel for blocks of 16 tokens.
+    has a kernel for blocks of 16 tokens.  (0.27 has neither.)
     """
     return {"attention_backend": "CPU_MLA", "block_size": 16} if "mla" in model.name else {}
 
@@ -55,6 +55,8 @@ def engine_environment(*, older: bool = False, **more: str) -> dict[str, str]:
         "TRANSFORMERS_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        # One per release: two releases would overwrite each other's notes on models, at 12 s of work per model.
+        "VLLM_CACHE_ROOT": str((OLDER_ENGINE if older else ENGINE_PYTHON.parents[1]) / "cache"),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every engine pins itself to the first core
         "VLLM_LOGGING_LEVEL": "INFO",
