@@ -70,7 +70,9 @@ def deployed(model_name: str) -> Iterator[Deployment]:
 
     def engine(name: str, role: str | None) -> Engine:
         transfer = connector(config, role) if role else None
-        return Engine(name, weights, home / f"{name}.log", transfer=transfer, block_size=BLOCK_TOKENS)
+        return Engine(
+            name, weights, home / f"{name}.log", transfer=transfer, block_size=BLOCK_TOKENS, kv_bytes=128 << 20
+        )
 
     prefill, decode, plain = engine("prefill", "prefill"), engine("decode", "decode"), engine("plain", None)
     front = FrontProcess([prefill.url], [decode.url], home / "front.log")
