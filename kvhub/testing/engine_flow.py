@@ -23,6 +23,20 @@ class FlowLaws(EngineStage):
         assert stand.hits(pair.decode) == {"wire": len(prompt)}
         stand.rest(pair.prefill, pair.decode)
 
+    def test_a_pull_waits_for_what_is_being_stored(self, stand: Stand) -> None:
+        """A decode leg may ask before the prefill's copies have ended: it gets all that was promised, a bit later."""
+        pair, prompt = stand.pair(), stand.prompt(3 * stand.chunk + 7)
+        params = stand.prefilled(pair.prefill, prompt, settled=False)
+        wire = stand.tap(pair.decode, "wire")
+        name = pair.decode.submit(prompt, 4, params=params)
+        stand.until(lambda: wire.batches, pair.decode, what="a pull")
+        for _ in range(20):
+            pair.decode.step()
+        stand.until(lambda: pair.decode.result(name), pair.decode, pair.prefill, what="the decode leg")
+        stand.check(pair.decode, name, prompt, 4)
+        assert stand.hits(pair.decode) == {"wire": len(prompt)}
+        stand.rest(pair.prefill, pair.decode)
+
     def test_decode_pulls_only_what_it_lacks(self, stand: Stand) -> None:
         """In a second turn only the new part crosses the wire."""
         pair, prompt = stand.pair(), stand.prompt(PROMPT)

@@ -7,7 +7,7 @@ import pytest
 
 from kvhub.testing.engine_driver import EngineDriver, EngineSetup
 from kvhub.testing.engine_stage import OFFER, EngineStage, Stand
-from kvhub.types import Op, Outcome
+from kvhub.types import Batch, Completion, Op, Outcome
 
 SMALL = EngineSetup(blocks=26, prefix_cache=False)
 """A KV space that two of the requests below fill, so that the newer one is preempted."""
@@ -59,6 +59,24 @@ class SafetyLaws(EngineStage):
         assert stand.loaded(reader) == 2 * stand.chunk, "exactly the chunks before the gap"
         stand.rest(reader)
 
+    def test_A09_what_the_engine_lost_since_the_search_is_searched_for(self, stand: Stand) -> None:
+        """An engine may lose cached blocks while it waits for the answer: then their tokens are to be loaded, too."""
+        stand.run(stand.pooled(), prompt := stand.prompt(5 * stand.chunk))
+        stand.rest(*stand.opened)
+        engine = stand.pooled()
+        stand.run(engine, prompt[: 2 * stand.chunk + 1], 1)
+        stand.rest(engine)
+        tap, before = stand.tap(engine, "pool"), stand.loaded(engine)
+        tap.hold(Op.FIND)
+        name = engine.submit([*prompt, 8], 5)
+        stand.until(lambda: tap.held, engine, what="a search")
+        engine.reset_prefix_cache()
+        engine.step()
+        tap.release()
+        stand.check(engine, name, [*prompt, 8], 5)
+        assert stand.loaded(engine) - before == 5 * stand.chunk
+        stand.rest(engine)
+
     @pytest.mark.parametrize("at", [0, 1, 4])
     @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CORRUPT, Outcome.LATE, Outcome.FULL])
     def test_A13_a_failed_part_is_never_counted_as_loaded(self, stand: Stand, outcome: Outcome, at: int) -> None:
@@ -98,6 +116,15 @@ class SafetyLaws(EngineStage):
         stand.run(stand.pooled(), prompt, 1)
         stand.rest(*stand.opened)
         engine, local = stand.pooled(), 2 * stand.block
+        size = engine.hub.measure.own.block_bytes
+
+        def scribble(batch: Batch, done: Completion) -> Completion:
+            # Equal bytes over equal bytes would not be seen.
+            for slot in batch.slots[:1] if batch.op is Op.LOAD else ():
+                engine.hub.arena.region.slot(slot, 2 * size)[:] = b"\x5a" * (2 * size)
+            return done
+
+        stand.tap(engine, "pool").change = scribble
         short = prompt[: local + 1]
         owner = engine.submit(short, 400)
         stand.until(lambda: engine.state(owner) == "running", engine)
@@ -134,6 +161,23 @@ class SafetyLaws(EngineStage):
             stand.run(reader, turn, 4)
         assert stand.loaded(reader) >= sum(len(prompt) + 29 for prompt in prompts) // stand.chunk * stand.chunk // 2
         stand.rest(reader)
+
+    def test_A12_what_is_being_read_is_not_given_away(self, stand: Stand) -> None:
+        """A prompt is being stored when its blocks are taken for an older request: its KV stays what it was."""
+        seen = 0
+        for at in range(4):
+            # The older one fills its last block exactly, and the newer one all that is left.
+            older, newer = stand.prompt(13 * self.block, f"older {at}"), stand.prompt(3 * stand.chunk, f"newer {at}")
+            engine = stand.pooled(
+                EngineSetup(blocks=13 + len(newer) // self.block, step_tokens=128, prefix_cache=False)
+            )
+            names = [engine.submit(older, 6), engine.submit(newer, 4)]
+            stand.until(lambda: engine.result(names[0]) is not None, engine)  # noqa: B023 - called at once
+            seen += engine.preemptions
+            stand.check(engine, names[1], newer, 4)
+            stand.rest(engine)
+            stand.run(stand.reader(), [*newer, *stand.expected(newer, 4)], 4)
+        assert seen > 0, "the law needs preemptions"
 
     def test_A29_a_resumed_request_is_looked_up_with_all_its_tokens(self, stand: Stand) -> None:
         """After a preemption the generated tokens are part of the prompt: their KV is looked for and loaded."""
