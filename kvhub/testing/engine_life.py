@@ -144,14 +144,15 @@ class LifeLaws(EngineStage):
 
     def _preempted(self, stand: Stand, engine: EngineDriver, prompt: list[int]) -> str:
         names = [engine.submit(prompt, 60), *(engine.submit(stand.prompt(64, f"other {at}"), 60) for at in range(2))]
-        found: list[str] = []
-        stand.until(
-            lambda: found or found.extend(name for name in names if engine.state(name) == "preempted"),
-            engine, what="a preemption",
-        )  # fmt: skip
-        for name in set(names) - {found[0]}:
+
+        def found() -> list[str]:
+            return [name for name in names if engine.state(name) == "preempted"]
+
+        stand.until(found, engine, what="a preemption")
+        victim = found()[0]
+        for name in set(names) - {victim}:
             engine.abort(name)
-        return found[0]
+        return victim
 
     def test_B08_closing_with_everything_under_way(self, stand: Stand) -> None:
         """An engine that goes down in the middle of its work takes its threads and its memory with it."""
