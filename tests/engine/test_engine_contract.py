@@ -12,6 +12,7 @@ import pytest
 from kvhub.plugins import Registry
 from kvhub.testing import EngineContract
 from kvhub.testing.engine_driver import DriverFactory
+from kvhub.testing.engine_flow import FlowLaws
 from kvhub.testing.fake_engine import OTHER_LAYOUT, FakeEngine
 from kvhub.testing.fake_engine_members import MemoryStore
 
@@ -53,6 +54,22 @@ class TestFakeEngineOverDirectories(OverMemory, EngineContract):
     @pytest.fixture
     def pool(self, tmp_path: Path) -> Mapping[str, Any]:
         return {"use": "nfs", "root": str(tmp_path)}
+
+    @pytest.fixture
+    def driver_factory(self, registry: Registry) -> DriverFactory:
+        return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry, late=True)
+
+
+class TestFlowOverTcp(FlowLaws):
+    """The laws of several engines once more, with sockets between them and files behind them."""
+
+    @pytest.fixture
+    def pool(self, tmp_path: Path) -> Mapping[str, Any]:
+        return {"use": "nfs", "root": str(tmp_path)}
+
+    @pytest.fixture
+    def wire(self) -> Mapping[str, Any]:
+        return {"use": "tcp"}
 
     @pytest.fixture
     def driver_factory(self, registry: Registry) -> DriverFactory:
