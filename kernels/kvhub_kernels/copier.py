@@ -86,6 +86,8 @@ class Copier:
 
     def ended(self) -> Ended:
         """What has ended; waits for the last copies of requests that ended, since the engine may now go idle."""
+        # A step without a forward pass may come here straight away: what it should read was written in earlier steps.
+        self.after_forward()
         for numbers in self._closing.values():
             self._wait(numbers)
         sent, self._closing = frozenset(self._closing), {}
@@ -107,8 +109,7 @@ class Copier:
     def _run(self) -> None:
         while (item := self._todo.get()) is not None:
             work, event = item
-            if event is not None:
-                event.synchronize()
+            late = event is not None and self._guarded(event.synchronize)
             if isinstance(work, Load):
                 failed = self._load(work)
                 copy, lost = work.copy, set(work.failed)
@@ -119,7 +120,7 @@ class Copier:
                     self._failed_blocks.update(lost)
             else:
                 copy = work
-                failed = self._guarded(partial(self._gather, copy))
+                failed = late or self._guarded(partial(self._gather, copy))
             with self._changed:
                 self._open.discard(copy.id)
                 self._report[1 if failed else 0].append(copy.id)

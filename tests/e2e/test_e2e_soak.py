@@ -11,14 +11,20 @@ from e2e.asking import at_rest, flushed, hits, inside, prompt
 from e2e.conftest import PD, TIERED, Start
 
 pytestmark = pytest.mark.vllm
-SMALL = {"kv_cache_memory_bytes": 3 << 20, "max_num_seqs": 6, "max_num_batched_tokens": 256, "block_size": 32}
+SMALL = {
+    "kv_cache_memory_bytes": 3 << 19,  # 768 tokens
+    "max_model_len": 512,
+    "max_num_seqs": 6,
+    "max_num_batched_tokens": 256,
+    "block_size": 32,
+}
 
 
 def requests(count: int, seed: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     stems = [prompt(draw.choice((64, 150, 256)), seed=at) for at in range(5)]
     made = []
-    for at in range(count):
+    for _ in range(count):
         one: dict[str, Any] = {
             "prompt": draw.choice(stems) + prompt(draw.randrange(1, 120), seed=100 + draw.randrange(12)),
             "max_tokens": draw.randrange(1, 90),

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.vllm
 def test_the_oldest_supported_release(tmp_path: Path, pool: Path) -> None:
     """0.27.1: block tables that the adapter follows by itself, loads that start before the pass."""
     with Zygote(older=True) as older:
-        settings = {"kv_cache_memory_bytes": 3 << 20, "max_num_batched_tokens": 128, "block_size": 32}
+        settings = {
+            "kv_cache_memory_bytes": 3 << 19,
+            "max_model_len": 512,
+            "max_num_batched_tokens": 128,
+            "block_size": 32,
+        }
 
         def start(name: str, role: str | None, yaml: str = TIERED, **more: object):  # type: ignore[no-untyped-def]
             config = tmp_path / f"{name}.yaml"
@@ -49,7 +54,7 @@ def test_the_oldest_supported_release(tmp_path: Path, pool: Path) -> None:
 
 
 def test_scheduler_and_worker_in_processes_of_their_own(tmp_path: Path, pool: Path) -> None:
-    """`vllm serve` as users start it: the worker maps the arena that the engine core's hub owns; found by entry point."""
+    """`vllm serve` as users start it: the worker maps the arena of the engine core's hub; found by entry point."""
     config = tmp_path / "kvhub.yaml"
     config.write_text(TIERED.format(pool=pool))
     transfer = connector(config, "both")
