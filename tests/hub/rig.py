@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -177,8 +178,12 @@ def write(hub: Hub, slot: int, key: Key, length: int = CHUNK_BYTES) -> None:
 
 
 def flushed(hub: Hub) -> Hub:
-    """The same hub, once its background stores have ended."""
+    """The same hub, once its background stores have ended and given back their slots."""
     assert hub.flush(PATIENCE)
+    turned = threading.Event()
+    hub._calls.append(turned.set)  # run between two turns of the pump, so after the one that ended the last store
+    hub.wake()
+    assert turned.wait(PATIENCE)
     return hub
 
 

@@ -201,9 +201,13 @@ time.sleep(60)
         return {path.name for path in Path("/dev/shm").iterdir()}
 
     before = named()
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
-        assert any(line.strip() == "going" for line in process.stdout), "it never came so far"
+        assert process.stderr is not None
+        came = any("going" in line for line in process.stdout)
+        assert came, process.stderr.read()
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert named() - before == set()

@@ -7,7 +7,22 @@ from typing import Any
 
 import pytest
 
-from hub.rig import CHUNK, CHUNK_BYTES, LAYOUT, Rig, chain_of, keys_of, load, look, prompt, spy, store, wait, write
+from hub.rig import (
+    CHUNK,
+    CHUNK_BYTES,
+    LAYOUT,
+    Rig,
+    chain_of,
+    flushed,
+    keys_of,
+    load,
+    look,
+    prompt,
+    spy,
+    store,
+    wait,
+    write,
+)
 from hub.wire import wires
 from kvhub.hub import Hub
 from kvhub.testing.faults import Hanging, Raising
@@ -69,7 +84,7 @@ def test_what_a_peer_sent_is_written_back_and_a_part_of_a_chunk_is_not(rig: Rig,
     assert load(decode, "a") == 40
     decode.fulfil(peer)
     decode.release("a")
-    decode.flush(5.0)
+    flushed(decode)
     assert keys_of(decode.members["pool"], Op.SAVE) == chain.keys, "a part is of use to this one request"
 
 
@@ -194,7 +209,7 @@ def test_take_answers_at_once_what_is_ready_or_known_to_be_absent(rig: Rig) -> N
     hub = rig.open()
     chain = chain_of(prompt(3))
     store(hub, chain, 2)
-    hub.flush(5.0)
+    flushed(hub)
     answers = Answers()
     ticket = hub.offers.take(chain.keys, time.monotonic() + 10.0, answers)
     assert answers.lengths == [[CHUNK_BYTES, CHUNK_BYTES, -1]]
@@ -252,7 +267,7 @@ def test_C18_a_transport_whose_answer_raises_does_not_stop_a_commit(rig: Rig) ->
 
     ticket = hub.offers.take(chain.keys, time.monotonic() + 30.0, bad)
     hub.commit([(chain.keys[0], Held(slots[0], CHUNK_BYTES))])
-    hub.flush(5.0)
+    flushed(hub)
     wait(lambda: hub.jobs.pending() == 0)
     assert hub.reports.total("ready_errors") == 1
     assert hub.counts()["leased"] == 1, "it may be reading: only its give_back ends that"

@@ -28,14 +28,14 @@ def stocked(rig: Rig) -> Hub:
     return hub
 
 
-def begin(session: Session, *requests: str, blocks: list[int] | None = None) -> None:
+def begin(session: Session, *requests: str) -> None:
     """Look up and allocate; all of the requests count on four chunks."""
     for name in requests:
         session.begin(name, PROMPT, Context())
     for name in requests:
-        extra = wait(lambda name=name: session.lookup(name, 0), "lookup")
-        assert extra == 4 * CHUNK
-        session.allocated(name, blocks or BLOCKS, extra)
+        assert wait(lambda name=name: session.lookup(name, 0), "lookup") == 4 * CHUNK
+    for name in requests:  # after all lookups: what one load finds out is known to the next lookup
+        session.allocated(name, BLOCKS, 4 * CHUNK)
 
 
 def loads(session: Session, count: int) -> dict[str, Load]:
