@@ -6,6 +6,7 @@ import pytest
 
 from e2e.asking import at_rest, flushed, gained, hits, inside, prompt, same, turn
 from e2e.conftest import PD, Start
+from harness.outputs import difference
 
 pytestmark = pytest.mark.vllm
 
@@ -34,6 +35,17 @@ def test_a_conversation_crosses_the_wire_once(start: Start) -> None:
     assert inside(prefill, "reports")["prompt_tokens"] == inside(decode, "reports")["prompt_tokens"]
     at_rest(decode)
     at_rest(prefill)
+
+
+def test_wrong_kv_on_the_wire_shows(start: Start) -> None:
+    """The negative control: what decode pulls is what its answer comes from."""
+    prefill, decode, plain = start("prefill", PD), start("decode", PD), start()
+    tokens = prompt(300)
+    first = prefill.complete(tokens, max_tokens=1, params={"do_remote_decode": True})
+    assert inside(prefill, "spoil") >= 5
+    wrong = decode.complete(tokens, max_tokens=40, params=dict(first.params or {}))
+    assert hits(decode) == {"wire": 300}
+    assert difference(plain.complete(tokens, max_tokens=40), wrong) is not None
 
 
 def test_B12_prompts_around_a_block_release_both_sides(start: Start) -> None:

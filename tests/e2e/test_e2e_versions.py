@@ -10,7 +10,7 @@ from harness.outputs import difference, widest_gap
 from harness.paths import model
 from harness.serving import Engine, connector
 
-from e2e.asking import at_rest, flushed, hits, prompt, same, turn
+from e2e.asking import at_rest, flushed, hits, inside, prompt, same, turn
 from e2e.conftest import PD, TIERED
 
 pytestmark = pytest.mark.vllm
@@ -48,6 +48,10 @@ def test_the_oldest_supported_release(tmp_path: Path, pool: Path) -> None:
                 both.forget_prefixes()
             assert hits(both)["host"] > 600
             at_rest(both)
+            both.forget_prefixes()
+            assert inside(both, "spoil") > 10, "the negative control"
+            wrong = both.run(asked[-1:])[0]
+            assert difference(expected[-1], wrong) is not None
             for tokens in prompts[:3]:
                 same(plain.complete(tokens, max_tokens=12), turn(prefill, decode, tokens, max_tokens=12))
             assert hits(decode)["wire"] > 0

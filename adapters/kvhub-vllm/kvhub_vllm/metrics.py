@@ -29,6 +29,8 @@ EXPORTED = {
 class KvhubStats(KVConnectorStats):
     """Counts since the last step, as `name|member|reason` -> amount."""
 
+    data: dict[str, Any]
+
     def reset(self) -> None:
         self.data = {}
 

@@ -12,7 +12,8 @@ from kvhub.hub import Hub
 from kvhub.layout import Layout
 from kvhub.plan import Report, StepPlan
 from kvhub.plugins import Registry
-from kvhub.session import Finish, Session
+from kvhub.requests import Finish
+from kvhub.session import Session
 from kvhub_vllm.context import context_of
 from kvhub_vllm.facts import check_engine, namespace
 from kvhub_vllm.metrics import KvhubStats, StatsTap
