@@ -34,12 +34,8 @@ from kvhub.testing.faults import Dropping, Faulty, Full, Hanging, Raising, Slow,
 from kvhub.types import Completion, Op, Outcome
 
 LOOKUP = 0.05
-ROLES = {
-    "both": {
-        "store": ["host", {"to": "pool", "deadline": "300ms"}],
-        "retrieve": ["host", {"from": "pool", "deadline": "150ms"}],
-    }
-}
+DEADLINE = 0.15
+ROLES = {"both": {"store": ["host", "pool"], "retrieve": ["host", {"from": "pool", "deadline": f"{DEADLINE}s"}]}}
 
 
 class Refusing(Faulty):
@@ -62,10 +58,13 @@ class Refusing(Faulty):
         return super().poll() + ends
 
 
-def stocked(rig: Rig, wrap: Callable[[Member], Member], **more: Any) -> Hub:
-    """A hub whose pool holds six prompts of two chunks and whose host tier is empty; then the pool goes bad."""
+def stocked(rig: Rig, wrap: Callable[[Member], Member], *, bounded: bool = False, lookup: str = "2s") -> Hub:
+    """A hub whose pool holds six prompts of two chunks and whose host tier is empty; then the pool goes bad.
+
+    `bounded` is for tests of loads that hang; elsewhere a busy machine must not make a load late.
+    """
     rig.wraps["pool"] = wrap
-    hub = rig.open(ROLES, limits={"lookup": f"{LOOKUP}s"}, **more)
+    hub = rig.open(ROLES if bounded else None, limits={"lookup": lookup})
     pool = rig.member(hub)
     pool.broken = False
     for seed in range(6):
@@ -110,7 +109,7 @@ def test_F07_D16_a_hung_store_costs_three_lookups_their_bound_and_the_others_not
     rig: Rig, wrap: Callable[[Member], Member]
 ) -> None:
     rig.checks_baseline = wrap is not Dropping
-    hub = stocked(rig, wrap)
+    hub = stocked(rig, wrap, lookup=f"{LOOKUP}s")
     first = [timed_lookup(hub, seed) for seed in range(TRIP_AFTER)]
     assert {tokens for _, tokens in first} == {0}
     assert all(took >= LOOKUP for took, _ in first)
@@ -119,7 +118,7 @@ def test_F07_D16_a_hung_store_costs_three_lookups_their_bound_and_the_others_not
     asked = len(rig.member(hub).batches)
     later = [timed_lookup(hub, seed)[0] for seed in range(TRIP_AFTER, 100)]
     assert statistics.median(later) < 0.005, "0.3 ms, the asking included, where little else runs"
-    assert len(rig.member(hub).batches) - asked <= 2, "only probes reach it"
+    assert len(rig.member(hub).batches) - asked <= 4, "only probes reach it"
 
 
 @pytest.mark.parametrize("wrap", REFUSING.values(), ids=REFUSING)
@@ -155,7 +154,7 @@ def test_F07_a_probe_of_a_store_that_is_still_down_changes_nothing(rig: Rig) -> 
 
 def test_F07_finds_that_answer_do_not_hide_loads_that_hang(rig: Rig) -> None:
     """'Ping ok but get fails': three loads cost their deadline, and then nobody is promised anything of that store."""
-    hub = stocked(rig, lambda inner: Hanging(inner, ops=(Op.LOAD,)))
+    hub = stocked(rig, lambda inner: Hanging(inner, ops=(Op.LOAD,)), bounded=True)
     found = []
     for seed in range(6):
         found.append(look(hub, f"r{seed}", chain_of(prompt(2, seed))).tokens)
@@ -164,16 +163,15 @@ def test_F07_finds_that_answer_do_not_hide_loads_that_hang(rig: Rig) -> None:
     assert found == [32] * TRIP_AFTER + [0] * (6 - TRIP_AFTER)
     rig.member(hub).release()
     up_again(hub, "pool")
-    wait(lambda: hub.jobs.pending() == 0)
-    assert hit(hub, chain_of(prompt(2, 5))) == 32
+    assert timed_lookup(hub, 5)[1] == 32
 
 
 def test_C16_a_load_ends_at_its_deadline(rig: Rig) -> None:
-    hub = stocked(rig, lambda inner: Hanging(inner, ops=(Op.LOAD,)))
+    hub = stocked(rig, lambda inner: Hanging(inner, ops=(Op.LOAD,)), bounded=True)
     assert look(hub, "a", chain_of(prompt(2, 0))).tokens == 32
     start = time.monotonic()
     assert load(hub, "a") == 0
-    assert 0.15 <= time.monotonic() - start < 0.15 + 0.4
+    assert DEADLINE <= time.monotonic() - start < DEADLINE + 1.0
     hub.release("a")
 
 
@@ -182,13 +180,13 @@ def test_C17_a_refusal_is_a_fault_and_no_miss(rig: Rig) -> None:
     rig.member(hub).reason = "AccessDenied"
     timed_lookup(hub, 0)
     assert hub.reports.total("faults", member="pool", reason="AccessDenied") >= 1
-    assert hub.reports.total("find_miss", member="pool") <= 12, "those of the stores before"
+    assert hub.reports.total("find_miss", member="pool") == 0
     assert hub.reports.total("find_failed", member="pool") >= 1
 
 
 def test_C23_a_load_that_failed_is_a_miss_for_a_while(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "DOUBT_SECONDS", 60.0)
-    hub = stocked(rig, lambda inner: Hanging(inner, ops=(Op.LOAD,)))
+    hub = stocked(rig, lambda inner: Hanging(inner, ops=(Op.LOAD,)), bounded=True)
     chain, waited = chain_of(prompt(2, 0)), 0
     for number in range(10):
         if look(hub, f"r{number}", chain).tokens:

@@ -29,7 +29,6 @@ from kvhub.testing.faults import Hanging, Raising
 from kvhub.types import Held, Op, Peer
 
 PREFILL = {"store": ["host", "wire"], "retrieve": ["host", "pool"]}
-DECODE = {"store": ["host", "pool"], "retrieve": ["host", {"from": "wire", "deadline": "300ms"}]}
 
 
 @pytest.fixture
@@ -37,13 +36,14 @@ def pair(rig: Rig) -> Any:
     """Opens the two hubs of a PD pair, each with a wire of its own."""
     rig.plugins["wire"] = wires(rig.wraps)
 
-    def pair(**limits: Any) -> tuple[Hub, Hub]:
+    def pair(deadline: str = "5s", **limits: Any) -> tuple[Hub, Hub]:
+        decode = {"store": ["host", "pool"], "retrieve": ["host", {"from": "wire", "deadline": deadline}]}
         more = {
             "stores": {"host": rig.host(), "pool": rig.pool()},
             "transports": {"wire": {"use": "wire"}},
             "limits": limits,
         }
-        roles = {"prefill": PREFILL, "decode": DECODE}
+        roles = {"prefill": PREFILL, "decode": decode}
         return rig.open(roles, role="prefill", **more), rig.open(roles, role="decode", **more)
 
     return pair
@@ -147,14 +147,14 @@ def test_B12_a_promise_of_nothing_is_none(rig: Rig, pair: Any) -> None:
 
 def test_B10_a_peer_that_never_answers_costs_the_deadline(rig: Rig, pair: Any) -> None:
     rig.wraps["wire"] = lambda inner: Hanging(inner, ops=(Op.LOAD,))
-    prefill, decode = pair()
+    prefill, decode = pair(deadline="300ms")
     chain = chain_of(prompt(2))
     store(prefill, chain)
     peer = prefill.promise(chain.keys)
     look(decode, "a", chain, peer=peer, promised=32)
     start = time.monotonic()
     assert load(decode, "a") == 0
-    assert 0.3 <= time.monotonic() - start < 0.8
+    assert 0.3 <= time.monotonic() - start < 1.3
     decode.release("a")
     assert decode.counts()["leased"] == 2, "the peer may still write into these"
     decode.members["wire"].release()
@@ -165,7 +165,7 @@ def test_B10_a_peer_that_never_answers_costs_the_deadline(rig: Rig, pair: Any) -
 @pytest.mark.parametrize("at", ["submit", "poll", "cancel"])
 def test_C18_a_transport_that_raises_costs_a_recomputation(rig: Rig, pair: Any, at: str) -> None:
     rig.wraps["wire"] = lambda inner: Raising(inner, ValueError("mine"), at=(at,), ops=(Op.LOAD,))
-    prefill, decode = pair()
+    prefill, decode = pair(deadline="500ms")
     chain = chain_of(prompt(2))
     store(prefill, chain)
     peer = prefill.promise(chain.keys)
