@@ -27,6 +27,6 @@ class EngineContract(BasicLaws, SafetyLaws, LifeLaws, FlowLaws):
     `driver_factory`: callable(config, role, EngineSetup) -> a started `EngineDriver`; it raises `Unable` for a set-up
     that the engine does not have, and the law is left out by name.  Without a configuration: the engine without kvhub.
     `pool`: options of a persistent, shared store, empty at the start of each law.  `wire`: options of a transport.
-    `block`, `chunk`, `vocabulary`, `patience`, `excuses`: see `EngineStage` and `guard`.  Nothing else may be
+    `block`, `chunk`, `vocabulary`, `memory`, `patience`, `excuses`: see `EngineStage` and `guard`.  Nothing else may be
     overridden.
     """

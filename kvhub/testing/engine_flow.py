@@ -9,12 +9,22 @@ from kvhub.testing.engine_stage import EngineStage, Pair, Stand
 from kvhub.testing.engine_tap import Tap
 from kvhub.types import Op, Outcome
 
-PROMPT, WANTED = 21, 33
-"""KV for 21 + 33 - 1 = 53 tokens: three chunks of 16 and a tail of 5."""
-
 
 class FlowLaws(EngineStage):
-    """What makes several engines one system."""
+    """What makes several engines one system.
+
+    The first turn of a conversation leaves KV for three chunks and a tail of five tokens.
+    """
+
+    @property
+    def given(self) -> int:
+        """Tokens of the first prompt."""
+        return self.chunk + 5
+
+    @property
+    def wanted(self) -> int:
+        """Tokens that are generated; the last one has no KV yet."""
+        return 2 * self.chunk + 1
 
     def test_the_prompt_crosses_the_wire_and_nothing_else_is_computed(self, stand: Stand) -> None:
         """Decode gets every token of the prompt from prefill, the part behind the last full chunk included."""
@@ -39,25 +49,25 @@ class FlowLaws(EngineStage):
 
     def test_decode_pulls_only_what_it_lacks(self, stand: Stand) -> None:
         """In a second turn only the new part crosses the wire."""
-        pair, prompt = stand.pair(), stand.prompt(PROMPT)
-        turn = [*prompt, *stand.chat(pair, prompt, WANTED), *stand.prompt(9, "new")]
+        pair, prompt = stand.pair(), stand.prompt(self.given)
+        turn = [*prompt, *stand.chat(pair, prompt, self.wanted), *stand.prompt(9, "new")]
         stand.rest(pair.prefill, pair.decode)
         wire = stand.tap(pair.decode, "wire")
         stand.chat(pair, turn, 5)
-        known = (PROMPT + WANTED - 1) // stand.chunk
+        known = (self.given + self.wanted - 1) // stand.chunk
         assert len(wire.keys(Op.LOAD)) == -(-len(turn) // stand.chunk) - known
         stand.rest(pair.prefill, pair.decode)
 
     def test_F11_the_next_turn_finds_all_but_the_last_token(self, stand: Stand) -> None:
         """Turn n + 1 on a fresh prefill loads prompt and generated tokens of turn n from the pool, tail included."""
-        pair, prompt = stand.pair(), stand.prompt(PROMPT)
-        turn = [*prompt, *stand.chat(pair, prompt, WANTED)]
+        pair, prompt = stand.pair(), stand.prompt(self.given)
+        turn = [*prompt, *stand.chat(pair, prompt, self.wanted)]
         stand.rest(pair.prefill, pair.decode)
         for _ in range(3):
             fresh = self._fresh(stand)
             turn += stand.prompt(7, len(turn))
             before = len(turn)
-            turn += stand.chat(Pair(fresh, pair.decode), turn, WANTED)
+            turn += stand.chat(Pair(fresh, pair.decode), turn, self.wanted)
             # The sampled token that ended the turn before has no KV.
             assert stand.hits(fresh) == {"pool": before - 8}
             stand.rest(fresh, pair.decode)
@@ -68,8 +78,8 @@ class FlowLaws(EngineStage):
 
     def test_F11_a_tail_is_used_as_far_as_it_agrees(self, stand: Stand) -> None:
         """A next turn that departs within the tail takes the common part, token by token."""
-        pair, prompt = stand.pair(), stand.prompt(PROMPT)
-        turn = [*prompt, *stand.chat(pair, prompt, WANTED)]
+        pair, prompt = stand.pair(), stand.prompt(self.given)
+        turn = [*prompt, *stand.chat(pair, prompt, self.wanted)]
         stand.rest(pair.prefill, pair.decode)
         fresh = self._fresh(stand)
         shared = 3 * stand.chunk + 4
@@ -93,13 +103,13 @@ class FlowLaws(EngineStage):
 
     def test_F11_an_unfinished_write_back_gives_a_shorter_hit(self, stand: Stand) -> None:
         """What decode has not written yet is computed by the next prefill: slower, never wrong."""
-        pair, prompt = stand.pair(), stand.prompt(PROMPT)
+        pair, prompt = stand.pair(), stand.prompt(self.given)
         pool = stand.tap(pair.decode, "pool")
         params = stand.prefilled(pair.prefill, prompt)
-        name = pair.decode.submit(prompt, WANTED, params=params)
+        name = pair.decode.submit(prompt, self.wanted, params=params)
         stand.until(lambda: len(pool.keys(Op.SAVE)) == 2, pair.decode, pair.prefill, what="two chunks written back")
         pool.hold(Op.SAVE)
-        turn = [*prompt, *stand.check(pair.decode, name, prompt, WANTED)]
+        turn = [*prompt, *stand.check(pair.decode, name, prompt, self.wanted)]
         stand.until(lambda: pool.held, pair.decode)
         fresh = self._fresh(stand)
         stand.run(fresh, [*turn, *stand.prompt(5, "new")], 5)
@@ -115,8 +125,8 @@ class FlowLaws(EngineStage):
             for role, driver in (("prefill", pair.prefill), ("decode", pair.decode))
             for member in driver.hub.members
         }
-        prompt = stand.prompt(PROMPT)
-        turn = [*prompt, *stand.chat(pair, prompt, WANTED)]
+        prompt = stand.prompt(self.given)
+        turn = [*prompt, *stand.chat(pair, prompt, self.wanted)]
         stand.rest(pair.prefill, pair.decode)
         pair.prefill.reset_prefix_cache()
         stand.chat(pair, [*turn, *stand.prompt(8, "new")], 6)

@@ -21,7 +21,7 @@ class LifeLaws(EngineStage):
 
     def test_B01_lookups_that_are_never_loaded_hold_nothing(self, stand: Stand) -> None:
         """Hits that the engine covers itself are released at once, or the host tier fills up with leased chunks."""
-        engine, prompt = stand.tiered(capacity="40KiB"), stand.prompt(2 * stand.chunk + 1)
+        engine, prompt = stand.tiered(slots=10), stand.prompt(2 * stand.chunk + 1)
         for _ in range(20):
             stand.run(engine, prompt, 1)
         stand.rest(engine)
@@ -101,7 +101,8 @@ class LifeLaws(EngineStage):
         if state not in ("prefilling", "decoding", "storing"):
             stand.run(stand.pooled(), prompt)
             stand.rest(*stand.opened)
-        engine = stand.tiered(EngineSetup(blocks=60, step_tokens=2 * stand.chunk))
+        most = -(-(4 * stand.chunk + 60) // self.block)
+        engine = stand.tiered(EngineSetup(blocks=2 * most - 1, step_tokens=2 * stand.chunk))
         tap = stand.tap(engine, "pool")
         if state == "preempted":
             name = self._preempted(stand, engine, prompt)
@@ -122,7 +123,7 @@ class LifeLaws(EngineStage):
             tap.hold(Op.LOAD)
         elif state == "storing":
             tap.hold(Op.SAVE)
-        name = engine.submit(prompt, 1 if state in ("storing", "ended") else 40)
+        name = engine.submit(prompt, 1 if state in ("storing", "ended") else 60)
         reached: dict[str, Callable[[], object]] = {
             "new": lambda: True,
             "looked up": lambda: tap.held,
@@ -130,7 +131,7 @@ class LifeLaws(EngineStage):
             "loaded": lambda: engine.state(name) == "running",
             "load arriving": lambda: tap.held,
             "prefilling": lambda: engine.state(name) == "running",
-            "decoding": lambda: engine.counts()["blocks"] > len(prompt) // stand.block + 3,
+            "decoding": lambda: engine.counts()["blocks"] > len(prompt) // stand.block + 1,
             "storing": lambda: engine.result(name) and tap.held,
             "ended": lambda: engine.result(name),
         }
@@ -143,7 +144,10 @@ class LifeLaws(EngineStage):
         return name
 
     def _preempted(self, stand: Stand, engine: EngineDriver, prompt: list[int]) -> str:
-        names = [engine.submit(prompt, 60), *(engine.submit(stand.prompt(64, f"other {at}"), 60) for at in range(2))]
+        names = [
+            engine.submit(prompt, 60),
+            *(engine.submit(stand.prompt(len(prompt), f"other {at}"), 60) for at in range(2)),
+        ]
 
         def found() -> list[str]:
             return [name for name in names if engine.state(name) == "preempted"]
@@ -225,7 +229,7 @@ class LifeLaws(EngineStage):
 
     def test_a_full_arena_stores_less_and_breaks_nothing(self, stand: Stand) -> None:
         """With fewer slots than a prompt has chunks the engine computes on and stores what fits."""
-        engine = stand.tiered(capacity="12KiB")
+        engine = stand.tiered(slots=3)
         for at in range(3):
             stand.run(engine, stand.prompt(6 * stand.chunk, at), 20)
             stand.rest(engine)
@@ -237,7 +241,7 @@ class LifeLaws(EngineStage):
         """While a hung member keeps every slot, what is in the pool is computed: no request waits for room."""
         stand.run(stand.pooled(), prompt := stand.prompt(3 * stand.chunk))
         stand.rest(*stand.opened)
-        engine = stand.tiered(capacity="12KiB")
+        engine = stand.tiered(slots=3)
         tap = stand.tap(engine, "pool")
         tap.hold(Op.SAVE)
         stand.run(engine, stand.prompt(3 * stand.chunk, "other"), 2)

@@ -9,12 +9,17 @@ from kvhub.testing.engine_driver import EngineDriver, EngineSetup
 from kvhub.testing.engine_stage import OFFER, EngineStage, Stand
 from kvhub.types import Batch, Completion, Op, Outcome
 
-SMALL = EngineSetup(blocks=26, prefix_cache=False)
-"""A KV space that two of the requests below fill, so that the newer one is preempted."""
+WANTED = 30
 
 
-def crowd(stand: Stand, engine: EngineDriver, wanted: int = 30) -> list[list[int]]:
-    """Requests that together need more blocks than `SMALL` has; returns their prompts, all of them answered right."""
+def small(stand: Stand) -> EngineSetup:
+    """A KV space for one and a half of the requests of a crowd, so that the newer ones are preempted."""
+    most = -(-(2 * stand.chunk + 8 + WANTED) // stand.block)
+    return EngineSetup(blocks=most * 3 // 2, prefix_cache=False)
+
+
+def crowd(stand: Stand, engine: EngineDriver, wanted: int = WANTED) -> list[list[int]]:
+    """Requests that together need more blocks than there are; returns their prompts, all of them answered right."""
     prompts = [stand.prompt(2 * stand.chunk + 5 + at, f"crowd {at}") for at in range(4)]
     names = [engine.submit(prompt, wanted) for prompt in prompts]
     for name, prompt in zip(names, prompts, strict=True):
@@ -151,15 +156,18 @@ class SafetyLaws(EngineStage):
 
     def test_A12_blocks_of_the_preempted_are_read_before_they_change(self, stand: Stand) -> None:
         """What a preempted request was storing is whole or not stored; a reader of the pool gets the right tokens."""
-        engine = stand.pooled(SMALL)
+        engine = stand.pooled(small(stand))
         prompts = crowd(stand, engine)
         assert engine.preemptions > 0, "the law needs preemptions"
         stand.rest(engine)
         reader = stand.pooled()
         for prompt in prompts:
-            turn = [*prompt, *stand.expected(prompt, 30)]
+            turn = [*prompt, *stand.expected(prompt, WANTED)]
             stand.run(reader, turn, 4)
-        assert stand.loaded(reader) >= sum(len(prompt) + 29 for prompt in prompts) // stand.chunk * stand.chunk // 2
+        assert (
+            stand.loaded(reader)
+            >= sum(len(prompt) + WANTED - 1 for prompt in prompts) // stand.chunk * stand.chunk // 2
+        )
         stand.rest(reader)
 
     def test_A12_what_is_being_read_is_not_given_away(self, stand: Stand) -> None:
@@ -169,7 +177,9 @@ class SafetyLaws(EngineStage):
             # The older one fills its last block exactly, and the newer one all that is left.
             older, newer = stand.prompt(13 * self.block, f"older {at}"), stand.prompt(3 * stand.chunk, f"newer {at}")
             engine = stand.pooled(
-                EngineSetup(blocks=13 + len(newer) // self.block, step_tokens=128, prefix_cache=False)
+                EngineSetup(
+                    blocks=13 + len(newer) // self.block, step_tokens=len(older) + len(newer), prefix_cache=False
+                )
             )
             names = [engine.submit(older, 6), engine.submit(newer, 4)]
             stand.until(lambda: engine.result(names[0]) is not None, engine)  # noqa: B023 - called at once
@@ -181,7 +191,7 @@ class SafetyLaws(EngineStage):
 
     def test_A29_a_resumed_request_is_looked_up_with_all_its_tokens(self, stand: Stand) -> None:
         """After a preemption the generated tokens are part of the prompt: their KV is looked for and loaded."""
-        engine = stand.pooled(SMALL)
+        engine = stand.pooled(small(stand))
         tap = stand.tap(engine, "pool")
         prompts = crowd(stand, engine)
         assert engine.preemptions > 0, "the law needs preemptions"
@@ -227,9 +237,9 @@ class SafetyLaws(EngineStage):
 
     def test_B16_nothing_is_promised_without_blocks(self, stand: Stand) -> None:
         """A prefill that lost its blocks has nothing to deliver, and says so by promising nothing."""
-        pair = stand.pair(prefill=SMALL)
+        pair = stand.pair(prefill=small(stand))
         prompts = [stand.prompt(2 * stand.chunk + 5, at) for at in range(4)]
-        names = [pair.prefill.submit(prompt, 30, params=OFFER) for prompt in prompts]
+        names = [pair.prefill.submit(prompt, WANTED, params=OFFER) for prompt in prompts]
         stand.until(
             lambda: any(pair.prefill.state(name) == "preempted" for name in names), pair.prefill, what="a preemption"
         )

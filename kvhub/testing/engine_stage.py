@@ -41,9 +41,12 @@ class Stand:
         chunk: int,
         vocabulary: int,
         patience: float,
+        memory: str = "8MiB",
     ) -> None:
         self.factory, self.pool, self.wire = factory, pool, wire
         self.block, self.chunk, self.vocabulary, self.patience = block, chunk, vocabulary, patience
+        self.memory = memory
+        self._slot_bytes = 0
         self.opened: list[EngineDriver] = []
         self._plain: dict[str, EngineDriver] = {}
         self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -53,11 +56,11 @@ class Stand:
     def config(self, roles: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         """A hub configuration with the members that the roles name, and lookups that may take their time."""
         text = str(roles)
-        members = {"host": {"use": "host", "capacity": "8MiB"}, "pool": dict(self.pool)} | more.pop("stores", {})
+        members = {"host": {"use": "host", "capacity": self.memory}, "pool": dict(self.pool)} | more.pop("stores", {})
         config: dict[str, Any] = {
             "kvhub": 1,
             "chunk_tokens": self.chunk,
-            "limits": {"lookup": "5s", "lease": "30s", "staging": "8MiB"} | more.pop("limits", {}),
+            "limits": {"lookup": "5s", "lease": "30s", "staging": self.memory} | more.pop("limits", {}),
             "stores": {name: options for name, options in members.items() if f"'{name}'" in text},
             "roles": dict(roles),
         }
@@ -71,10 +74,20 @@ class Stand:
         self.opened.append(driver)
         return driver
 
-    def tiered(self, setup: EngineSetup = ROOMY, *, capacity: str = "8MiB") -> EngineDriver:
-        """A single engine with a host tier of its own before the shared pool."""
+    def tiered(self, setup: EngineSetup = ROOMY, *, slots: int = 0) -> EngineDriver:
+        """A single engine with a host tier of its own before the shared pool; of so many chunks, if that is said."""
+        capacity = self.memory if not slots else slots * self._slot()
         roles = {"both": {"store": ["host", "pool"], "retrieve": ["host", "pool"]}}
         return self.open(self.config(roles, stores={"host": {"use": "host", "capacity": capacity}}), setup=setup)
+
+    def _slot(self) -> int:
+        """Bytes of a slot, which only an engine that has started knows."""
+        if not self._slot_bytes:
+            probe = self.tiered()
+            self._slot_bytes = probe.hub.arena.region.slot_bytes
+            self.opened.remove(probe)
+            probe.close()
+        return self._slot_bytes
 
     def pooled(self, setup: EngineSetup = ROOMY, *, deadline: str = "2s") -> EngineDriver:
         """A single engine with nothing but the shared pool."""
@@ -219,6 +232,8 @@ class EngineStage(Guarded):
     """Tokens of a chunk, four blocks."""
     vocabulary: ClassVar[int] = 60_000
     """Token ids below this may stand in a prompt."""
+    memory: ClassVar[str] = "8MiB"
+    """Of each engine's host tier: room for a few hundred chunks."""
     patience: ClassVar[float] = 15.0
     """Seconds after which an engine that does not end counts as stuck."""
 
@@ -250,7 +265,14 @@ class EngineStage(Guarded):
                 self.leave_out(str(why))
 
         stand = Stand(
-            factory, pool, wire, block=self.block, chunk=self.chunk, vocabulary=self.vocabulary, patience=self.patience
+            factory,
+            pool,
+            wire,
+            block=self.block,
+            chunk=self.chunk,
+            vocabulary=self.vocabulary,
+            patience=self.patience,
+            memory=self.memory,
         )
         try:
             yield stand

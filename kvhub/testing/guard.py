@@ -16,7 +16,7 @@ import pytest
 
 OPEN = frozenset(
     {"member_factory", "medium", "slots", "slot_bytes", "patience", "excuses", "loopback"}
-    | {"driver_factory", "pool", "wire", "block", "chunk", "vocabulary"}
+    | {"driver_factory", "pool", "wire", "block", "chunk", "vocabulary", "memory"}
 )
 """Names that a third party's class is meant to define."""
 REASON_MIN = 12
