@@ -9,21 +9,24 @@ from kvhub.testing.engine_driver import EngineDriver, EngineSetup
 from kvhub.testing.engine_stage import OFFER, EngineStage, Stand
 from kvhub.types import Batch, Completion, Op, Outcome
 
-WANTED = 30
+
+def generated(stand: Stand) -> int:
+    """Tokens that each request of a crowd generates: enough to fill a chunk of their own."""
+    return 2 * stand.chunk - 2
 
 
 def small(stand: Stand) -> EngineSetup:
     """A KV space for one and a half of the requests of a crowd, so that the newer ones are preempted."""
-    most = -(-(2 * stand.chunk + 8 + WANTED) // stand.block)
+    most = -(-(2 * stand.chunk + 8 + generated(stand)) // stand.block)
     return EngineSetup(blocks=most * 3 // 2, prefix_cache=False)
 
 
-def crowd(stand: Stand, engine: EngineDriver, wanted: int = WANTED) -> list[list[int]]:
+def crowd(stand: Stand, engine: EngineDriver) -> list[list[int]]:
     """Requests that together need more blocks than there are; returns their prompts, all of them answered right."""
     prompts = [stand.prompt(2 * stand.chunk + 5 + at, f"crowd {at}") for at in range(4)]
-    names = [engine.submit(prompt, wanted) for prompt in prompts]
+    names = [engine.submit(prompt, generated(stand)) for prompt in prompts]
     for name, prompt in zip(names, prompts, strict=True):
-        stand.check(engine, name, prompt, wanted)
+        stand.check(engine, name, prompt, generated(stand))
     return prompts
 
 
@@ -162,11 +165,11 @@ class SafetyLaws(EngineStage):
         stand.rest(engine)
         reader = stand.pooled()
         for prompt in prompts:
-            turn = [*prompt, *stand.expected(prompt, WANTED)]
+            turn = [*prompt, *stand.expected(prompt, generated(stand))]
             stand.run(reader, turn, 4)
         assert (
             stand.loaded(reader)
-            >= sum(len(prompt) + WANTED - 1 for prompt in prompts) // stand.chunk * stand.chunk // 2
+            >= sum(len(prompt) + generated(stand) - 1 for prompt in prompts) // stand.chunk * stand.chunk // 2
         )
         stand.rest(reader)
 
@@ -239,7 +242,7 @@ class SafetyLaws(EngineStage):
         """A prefill that lost its blocks has nothing to deliver, and says so by promising nothing."""
         pair = stand.pair(prefill=small(stand))
         prompts = [stand.prompt(2 * stand.chunk + 5, at) for at in range(4)]
-        names = [pair.prefill.submit(prompt, WANTED, params=OFFER) for prompt in prompts]
+        names = [pair.prefill.submit(prompt, generated(stand), params=OFFER) for prompt in prompts]
         stand.until(
             lambda: any(pair.prefill.state(name) == "preempted" for name in names), pair.prefill, what="a preemption"
         )

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from kvhub.plugins import Registry
 from kvhub.testing import EngineContract
 from kvhub.testing.engine_driver import DriverFactory
 from kvhub.testing.engine_flow import FlowLaws
-from kvhub.testing.fake_engine import OTHER_LAYOUT, FakeEngine
+from kvhub.testing.fake_engine import LAYOUT, OTHER_LAYOUT, FakeEngine
 from kvhub.testing.fake_engine_members import MemoryStore
 
 _numbers = itertools.count()
@@ -58,6 +59,17 @@ class TestFakeEngineOverDirectories(OverMemory, EngineContract):
     @pytest.fixture
     def driver_factory(self, registry: Registry) -> DriverFactory:
         return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry, late=True)
+
+
+class TestFakeEngineOfOtherSizes(OverMemory, EngineContract):
+    """Blocks and chunks of other sizes; its "other" layouts have blocks of another size, too."""
+
+    block, chunk, patience = 8, 32, 20.0
+
+    @pytest.fixture
+    def driver_factory(self, registry: Registry) -> DriverFactory:
+        usual = attrs.evolve(LAYOUT, block_tokens=self.block)
+        return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry, late=True, usual=usual)
 
 
 class TestFlowOverTcp(FlowLaws):
