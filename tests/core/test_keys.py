@@ -37,6 +37,7 @@ PLAIN = chain(Context())
 SALTED = chain(Context(salt="tenant-1"))
 ADAPTED = chain(Context(adapter="leg@d1"))
 PICTURE = chain(Context(items=[IMAGE]))
+ACROSS = chain(Context(items=[Item(28, 8, "sha256:cd")]))
 ALL = chain(Context(adapter="leg@d1", salt="tenant-1", items=[IMAGE], extra=[("cache_salt", "x")]))
 
 GOLDEN: dict[str, tuple[bytes, str]] = {
@@ -79,6 +80,10 @@ GOLDEN: dict[str, tuple[bytes, str]] = {
     "items, chunk 2, behind the item": (
         PICTURE.keys[2],
         "da1903d59d47afbf1c53ae2eaa0551b991abfdb15a18788e2dd236140faf6eff",
+    ),
+    "items over a border, chunk 2": (
+        ACROSS.keys[2],
+        "92e9de040ab40b431d266664f8f88a26f862007838e69fd31163c1dfbd6a42ce",
     ),
     "all, chunk 1": (
         ALL.keys[1],
