@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kvhub.arena import Arena, slot_bytes_for
 from kvhub.builtin.host import HostStore
@@ -10,9 +11,12 @@ from kvhub.config import Config
 from kvhub.engine import EngineFacts
 from kvhub.errors import KvhubError
 from kvhub.member import Member
-from kvhub.observe import Reports
+from kvhub.observe import Observer, Reports
 from kvhub.tail import Measure
 from kvhub.types import MemberContext
+
+if TYPE_CHECKING:
+    from kvhub.plugins import Registry
 
 
 def build_members(
@@ -67,3 +71,12 @@ def check_sizes(name: str, member: Member, measure: Measure) -> None:
             f"{name}: takes chunks of at most {limit} bytes and this model's have {measure.chunk_bytes}; "
             f"lower chunk_tokens or use another store"
         )
+
+
+def observers(registry: Registry, config: Config) -> list[Observer]:
+    """What plugins want to be told; one that raises is left out, since no engine may fail because of an observer."""
+    found: list[Observer] = []
+    for _, result in registry.each("kvhub_register_observers", config=config.plain):
+        if not isinstance(result, Exception):
+            found += [observer for observer in result or () if isinstance(observer, Observer)]
+    return found

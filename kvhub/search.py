@@ -251,4 +251,4 @@ class Search:
             self.hub.jobs.cancel(order)
         self._orders.clear()
         slots, self.slots = list(self.slots.values()), {}
-        self.hub.arena.release(slots)
+        self.hub.give_back(slots)

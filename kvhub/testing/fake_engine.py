@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +22,7 @@ from kvhub.layout import Layout
 from kvhub.plugins import Registry
 from kvhub.session import Session
 from kvhub.testing.engine_driver import EngineSetup, Result, Unable
-from kvhub.testing.fake_engine_copier import Ended, FakeCopier
+from kvhub.testing.fake_engine_copier import Copies, Ended, FakeCopier
 from kvhub.testing.fake_engine_memory import BlockMemory, FakeModel
 from kvhub.testing.fake_engine_queue import LOADING, PREEMPTED, RUNNING, Job, Queue
 
@@ -52,7 +52,8 @@ def layouts(setup: EngineSetup, usual: Layout = LAYOUT) -> tuple[Layout, Layout]
 class FakeEngine:
     """An `EngineDriver`.  With `config=None` it is the plain twin.
 
-    `late` makes its worker copy as late as it may; `usual` is its layout where the set-up does not say.
+    `late` makes its worker copy as late as it may; `usual` is its layout where the set-up says none.  `copier`
+    builds another worker's side, to be tried on this engine's blocks.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class FakeEngine:
         late: bool = False,
         usual: Layout = LAYOUT,
         seed: int = 0,
+        copier: Callable[[BlockMemory], Copies] | None = None,
     ) -> None:
         self.setup = setup = setup or EngineSetup()
         layout, told = layouts(setup, usual)
@@ -78,7 +80,7 @@ class FakeEngine:
             )  # fmt: skip
             facts = EngineFacts("fake 1", role, namespace, told, layout.block_tokens)
             self.session = Session(Hub.open(config, facts, registry=registry))
-        self.copier = FakeCopier(self.memory, late=late, seed=seed)
+        self.copier: Any = copier(self.memory) if copier else FakeCopier(self.memory, late=late, seed=seed)
         self.queue = Queue(self.session, setup, layout.block_tokens)
         self._names = itertools.count(1)
         self._results: dict[str, Result] = {}
@@ -230,7 +232,7 @@ class FakeEngine:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        mine = {"jobs": len(self.queue.jobs), "blocks": self.queue.pool.used, "copies": self.copier.open}
+        mine = {"jobs": len(self.queue.jobs), "blocks": self.queue.pool.used, "copies": getattr(self.copier, "open", 0)}
         if self.session is None:
             return mine
         return {**mine, **self.session.counts(), **self.session.hub.counts()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import attrs
 
@@ -30,6 +31,17 @@ class Ended:
     """Ended requests whose blocks are free."""
     failed_blocks: frozenset[int] = frozenset()
     """Blocks that were to be loaded and were not."""
+
+
+class Copies(Protocol):
+    """What an engine's step asks of its worker's side."""
+
+    def before_forward(self, plan: StepPlan) -> None: ...
+    def after_forward(self) -> None: ...
+    def ended(self) -> Any:
+        """Something with the fields of `Ended`."""
+
+    def close(self) -> None: ...
 
 
 class FakeCopier:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from harness.outputs import difference
 
 from e2e.asking import at_rest, flushed, gained, hits, inside, prompt, same, turn
 from e2e.conftest import PD, Start
-from harness.outputs import difference
 
 pytestmark = pytest.mark.vllm
 
@@ -80,6 +80,16 @@ def test_B06_a_decode_that_never_asks_costs_the_prefill_its_lease_only(start: St
     prefill = start("prefill", PD.replace("lease: 20s", "lease: 1s"))
     first = prefill.complete(prompt(200), max_tokens=1, params={"do_remote_decode": True})
     assert first.params and first.params["kvhub"]["tokens"] == 200
+    at_rest(prefill)
+
+
+def test_B06_a_decode_that_refuses_lets_the_prefill_go(start: Start) -> None:
+    """Aborted before its first step, or never to be cached: the prefill is told at once, not by its lease."""
+    prefill, decode = start("prefill", PD.replace("lease: 20s", "lease: 300s")), start("decode", PD)
+    first = prefill.complete(prompt(200), max_tokens=1, params={"do_remote_decode": True})
+    assert inside(prefill, "counts")["promises"] == 1
+    asked = {"prompt": prompt(200), "max_tokens": 4, "params": dict(first.params or {}), "abort_at_step": 0}
+    assert decode.run([asked])[0].finish == "abort"
     at_rest(prefill)
 
 

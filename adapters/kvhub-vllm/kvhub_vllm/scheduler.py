@@ -131,6 +131,10 @@ class SchedulerSide:
         self._tables.pop(name, None)
         if self.session is None:
             return False, None
+        if not self.session.knows(name):
+            # It ended before anything was looked up for it, or must not be cached: a prefill may still keep its promise.
+            self.session.decline(request.kv_transfer_params)
+            return False, None
         aborted = not str(request.status).endswith(("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"))
         # The last sampled token has no KV yet; drafts that were scheduled beyond the known tokens never will.
         computed = min(request.num_computed_tokens, request.num_tokens - 1)

@@ -86,7 +86,8 @@ class Inside:
     @property
     def pending(self) -> bool:
         """Whether something is still on its way to a store."""
-        return not self._scheduler.session.hub.idle()
+        counts = self._scheduler.session.hub.counts()
+        return bool(counts["filling"] or counts["orders"])
 
     def figures(self) -> dict[str, Any]:
         """Running totals; `sources` is tokens served by member name."""
