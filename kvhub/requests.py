@@ -67,6 +67,8 @@ class Request:
     load: int | None = None
     stored: int = 0
     fills: set[int] = attrs.field(factory=set)
+    on_pump: bool = False
+    """Its tokens are being keyed on the hub's pump."""
     placed: bool = False
     """It has engine blocks, as far as the session was told."""
     ended: bool = False

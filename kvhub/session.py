@@ -103,12 +103,14 @@ class Session:
         )  # fmt: skip
         if found is None:
             return None
+        state.on_pump = False
         extra = found.tokens - computed
         return extra if extra >= self.block_tokens else 0
 
     def _supply(self, state: Request) -> Any:
-        known = state.chain.tokens
-        if len(state.tokens) - known > INLINE_TOKENS:
+        # Once the pump was asked to key, this thread keeps away from the chain until the pump has answered.
+        if state.on_pump or len(state.tokens) - state.chain.tokens > INLINE_TOKENS:
+            state.on_pump = True
             tokens = state.tokens
             # Counted when it runs: a search that was given up may have keyed them meanwhile.
             return lambda: tokens[state.chain.tokens :]
