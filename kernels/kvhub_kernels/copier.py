@@ -110,18 +110,20 @@ class Copier:
         while (item := self._todo.get()) is not None:
             work, event = item
             late = event is not None and self._guarded(event.synchronize)
+            lost: set[int] = set()
             if isinstance(work, Load):
                 failed = self._load(work)
                 copy, lost = work.copy, set(work.failed)
                 if failed:
                     lost.update(_covered(copy, self.engine.layout.block_tokens))
-                with self._changed:
-                    self._received.add(copy.request)
-                    self._failed_blocks.update(lost)
             else:
                 copy = work
                 failed = late or self._guarded(partial(self._gather, copy))
+            # All at once: a request that is received before its load is reported would be looked up in vain.
             with self._changed:
+                if isinstance(work, Load):
+                    self._received.add(copy.request)
+                    self._failed_blocks.update(lost)
                 self._open.discard(copy.id)
                 self._report[1 if failed else 0].append(copy.id)
                 self._changed.notify_all()
@@ -172,7 +174,8 @@ class Copier:
         if self._thread.is_alive():
             self._todo.put(None)
             self._thread.join(5.0)
-        self._arena = None
+        # The mapping, and with it a descriptor, goes with its last view.
+        self._arena, self._memory = None, memoryview(b"")
 
 
 def _plan(copy: Copy) -> Plan:
