@@ -31,6 +31,7 @@ def build_members(
         )
     wanted = {step.member for step in (*role.store, *role.retrieve)}
     wanted |= {name for step in role.retrieve for name in step.promote}
+    written = {step.member for step in role.store} | {name for step in role.retrieve for name in step.promote}
     members: dict[str, Member] = {}
     for name, entry in config.members.items():
         if name in wanted:
@@ -42,6 +43,7 @@ def build_members(
                 facts.layout,
                 incarnation,
                 facts.role,
+                name in written,
                 partial(_count, reports, name),
             )
             members[name] = entry.cls(entry.options, context)

@@ -168,6 +168,9 @@ class MemberContext:
     incarnation: str
     """Identity of this hub's process life: random, new at every start."""
     role: str = "both"
+    writes: bool = True
+    """Whether this role's routes store here.  Where not, `attach` must probe without writing, and damaged chunks are
+    left to those who store them: a role's locations hold for probes and repairs, too."""
     report: Callable[[str, int], None] = attrs.field(default=lambda name, count: None)
     """Add `count` to this member's counter `name`; never blocks, callable from any thread."""
 

@@ -134,7 +134,7 @@ class SafetyLaws(EngineStage):
 
         stand.tap(engine, "pool").change = scribble
         short = prompt[: local + 1]
-        owner = engine.submit(short, 400)
+        owner = engine.submit(short, 90 * stand.chunk)
         stand.until(lambda: engine.state(owner) == "running", engine)
         before = engine.kv(owner)[:2]
         longer = engine.submit([*prompt, 5], 3)

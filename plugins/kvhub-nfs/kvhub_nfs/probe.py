@@ -50,12 +50,21 @@ def write_read_delete(scratch: Scratch) -> None:
         raise
 
 
+def look(member: str, root: Path, path: Path, namespace_json: str) -> None:
+    """The probe of a role that only retrieves: list the root, read the namespace if one is written there.
+
+    Raises KvhubError for another namespace, OSError when the file system fails.
+    """
+    next(os.scandir(root), None)
+    with contextlib.suppress(FileNotFoundError):
+        _compare(member, path, path.read_text(), namespace_json)
+
+
 def hold_to_namespace(member: str, path: Path, namespace_json: str, scratch: Scratch) -> None:
     """Write the namespace beside its chunks, or find that the same is written there.
 
     Raises KvhubError when another namespace is, OSError when the file system fails.
     """
-    mine = json.loads(namespace_json)
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -63,6 +72,11 @@ def hold_to_namespace(member: str, path: Path, namespace_json: str, scratch: Scr
         files.write_whole(str(unfinished), namespace_json.encode(), memoryview(b""), fsync=True)
         unfinished.rename(path)
         text = path.read_text()
+    _compare(member, path, text, namespace_json)
+
+
+def _compare(member: str, path: Path, text: str, namespace_json: str) -> None:
+    mine = json.loads(namespace_json)
     try:
         theirs = json.loads(text)
     except ValueError:

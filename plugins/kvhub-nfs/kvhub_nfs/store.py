@@ -85,6 +85,9 @@ class DirectoryStore(BlockingStore):
                 code = errno.ENOTDIR if root.exists() else errno.ENOENT
                 raise OSError(code, os.strerror(code))
             self._device = os.stat(root).st_dev
+            if not self.context.writes:
+                probe.look(self.context.name, root, Path(self._home, "namespace.json"), self.context.namespace_json)
+                return
             self._scratch.make()
             probe.write_read_delete(self._scratch)
             probe.hold_to_namespace(
@@ -133,7 +136,7 @@ class DirectoryStore(BlockingStore):
             self._hold_to_root()
 
     def drop_seen(self, name: str, seen: int, header: bytes) -> None:
-        if isinstance(seen, Seen) and isinstance(seen.identity, files.Identity):
+        if self.context.writes and isinstance(seen, Seen) and isinstance(seen.identity, files.Identity):
             files.remove_exactly(self._path(name), seen.identity, self._scratch.fresh())
 
     def names(self) -> Iterator[tuple[str, int]]:

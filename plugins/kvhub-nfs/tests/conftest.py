@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from kvhub.testing.driver import Driver
@@ -21,10 +22,12 @@ WORKER = Path(__file__).parent / "other_hub.py"
 class Pool(Driver):
     """One hub's directory store, its counters, and a hand on its files."""
 
-    def __init__(self, root: Path, *, slots: int = 64, namespace: str = "tests", **options: object) -> None:
+    def __init__(
+        self, root: Path, *, slots: int = 64, namespace: str = "tests", writes: bool = True, **options: object
+    ) -> None:
         self.root = root
         self.counts: dict[str, int] = {}
-        context = make_context("pool", namespace=namespace, report=self._report)
+        context = attrs.evolve(make_context("pool", namespace=namespace, report=self._report), writes=writes)
         super().__init__(DirectoryStore(DirectoryStore.Config(root=root, **options), context), slots=slots)
 
     def _report(self, name: str, count: int) -> None:

@@ -103,6 +103,22 @@ def test_E17_a_medium_that_returns_other_bytes(open_pool, monkeypatch, tmp_path:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_E18_a_role_that_only_retrieves_writes_nothing(open_pool, pool, tmp_path: Path) -> None:
+    """Not at start, not when it meets a damaged chunk, and not at the end."""
+    keys = [make_key(number) for number in range(2)]
+    pool.save({key: b"x" * 5000 for key in keys})
+    pool.path(keys[1]).write_bytes(b"spoilt")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    reader = open_pool(writes=False)
+    assert [reader.load([key]).outcomes[0].name for key in keys] == ["DONE", "CORRUPT"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    open_pool(writes=False, root=empty)
+    assert list(empty.iterdir()) == []
+    assert "does not exist" in refusal(open_pool, writes=False, root=tmp_path / "absent")
+
+
 def test_the_probe_leaves_nothing(open_pool) -> None:
     pool = open_pool()
     assert [path.name for path in pool.root.rglob("*") if path.is_file()] == ["namespace.json"]
