@@ -106,7 +106,7 @@ def test_E17_a_medium_that_returns_other_bytes(open_pool, monkeypatch, tmp_path:
 def test_E18_a_role_that_only_retrieves_writes_nothing(open_pool, pool, tmp_path: Path) -> None:
     """Not at start, not when it meets a damaged chunk, and not at the end."""
     keys = [make_key(number) for number in range(2)]
-    pool.save({key: b"x" * 5000 for key in keys})
+    pool.save(dict.fromkeys(keys, b"x" * 5000))
     pool.path(keys[1]).write_bytes(b"spoilt")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     reader = open_pool(writes=False)
