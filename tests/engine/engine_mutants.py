@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(SESSION, "allocated", "self._let_go(request, state)", "pass", "B01"),
     Mutant(SESSION, "_loaded", "self._let_go(request, state)", "pass", "B08_an_abort",
            arguments=(("state", "loading"),)),
-    Mutant(SEARCH, "stop", "self.hub.arena.release(slots)", "pass", "B04"),
+    Mutant(SEARCH, "stop", "self.hub.give_back(slots)", "pass", "B04"),
     Mutant(SESSION, "plan", "(fetch.over is None and not state.ended)", "fetch.over is None", "B08_an_abort",
            arguments=(("state", "loading"),)),
     Mutant(hub.Hub, "lookup", "if search is not None:", "if search is not None and search.found:", "B04"),
