@@ -102,6 +102,7 @@ class Fetch:
         if self.over < self.tokens:
             self.hub.reports.count("short_fetches")
         self.hub.reports.count("fetches")
+        self.hub.answered.set()
 
     def stop(self) -> None:
         """Nobody wants the result any more; what arrives later is kept only where the route keeps it."""

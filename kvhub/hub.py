@@ -60,6 +60,8 @@ class Hub:
         self._filling: dict[Key, int] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
+        self.answered = threading.Event()
+        """Set whenever a search or a fetch has ended; whoever waits for one clears it."""
         self._closing = False
         self.offers = Offers(self)
         self.orders = Orders(self)

@@ -49,6 +49,8 @@ class StepPlan:
     """Gathers that must have ended before this step's forward pass: their blocks have a new owner."""
     closing: dict[str, tuple[int, ...]] = attrs.field(factory=dict)
     """Requests that ended, with the gathers after which their blocks are free."""
+    idle: bool = False
+    """Nothing is computed in this step: the worker may rest while a load is under way."""
 
 
 @attrs.frozen

@@ -233,6 +233,7 @@ class Search:
         if tail:
             tokens[self.tail_origin] = tokens.get(self.tail_origin, 0) + tail
         self.found = Found(chunks * size + tail, chunks, tail, tuple(tokens.items()))
+        self.hub.answered.set()
         self._told()
 
     def give_up(self) -> None:

@@ -28,6 +28,7 @@ from kvhub.requests import PARAMS, Fill, Finish, Request, Sizes, build_load, cou
 from kvhub.tail import write_trailer
 from kvhub.types import Held, Peer
 
+REST = 0.8e-3
 MOST_SHORT = 2
 """Loads that may fall short before a request computes what is left: a second source gets its chance, no loop does."""
 INLINE_TOKENS = 8192
@@ -44,6 +45,7 @@ class Session:
         self._sizes = Sizes(self.block_tokens, self.chunk_tokens)
         self._requests: dict[str, Request] = {}
         self._loading: dict[str, Request] = {}
+        self._asking: set[str] = set()
         self._fills: dict[int, Fill] = {}
         self._loads: dict[int, str] = {}
         self._numbers = itertools.count(1)
@@ -102,7 +104,9 @@ class Session:
             tokens=self._supply(state),
         )  # fmt: skip
         if found is None:
+            self._asking.add(request)
             return None
+        self._asking.discard(request)
         state.on_pump = False
         extra = found.tokens - computed
         return extra if extra >= self.block_tokens else 0
@@ -207,6 +211,7 @@ class Session:
 
     def finish(self, request: str, computed: int, blocks: Sequence[int], *, aborted: bool) -> Finish:
         """The request ended with KV for its first `computed` tokens; store the rest, promise, let go."""
+        self._asking.discard(request)
         state = self._requests.pop(request, None)
         if state is None:
             return Finish(hold=False)
@@ -275,8 +280,18 @@ class Session:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def plan(self) -> StepPlan:
-        """What the worker should copy in this step; takes it off the list."""
+    def rest(self) -> None:
+        """Let the hub's threads run, for an engine that has nothing to compute while a request waits for its KV.
+
+        Without it the engine steps round and round, and the interpreter's lock with it: I/O threads then wait 5 ms for
+        each of their turns.  Ends with the first answer, after 0.8 ms at most.
+        """
+        if self._asking or self._loading:
+            self.hub.answered.wait(REST)
+            self.hub.answered.clear()
+
+    def plan(self, *, idle: bool = False) -> StepPlan:
+        """What the worker should copy in this step; takes it off the list.  `idle` steps compute nothing."""
         loads = []
         for request, state in list(self._loading.items()):
             fetch = state.fetch
@@ -292,7 +307,7 @@ class Session:
         region = self.hub.arena.region
         plan = StepPlan(
             region.name, region.slots, region.slot_bytes, tuple(self._gathers), tuple(loads), tuple(self._fences),
-            dict(self._closing),
+            dict(self._closing), idle,
         )  # fmt: skip
         self._gathers, self._fences, self._closing = [], [], {}
         return plan

@@ -22,6 +22,9 @@ from kvhub.layout import Layout
 from kvhub.plan import Copy, Load, Report, StepPlan
 from kvhub_kernels import EngineBlocks, Plan, arena_tensor, gather, scatter
 
+REST = 0.8e-3
+"""Seconds that a step without computation may wait for a load."""
+
 
 @attrs.frozen
 class Ended:
@@ -53,6 +56,7 @@ class Copier:
         self._failed_blocks: set[int] = set()
         self._gathers: tuple[Copy, ...] = ()
         self._closing: dict[str, tuple[int, ...]] = {}
+        self._idle = False
         self.bytes_gathered = 0
         self.bytes_scattered = 0
         self._thread = threading.Thread(target=self._run, name="kvhub-copier", daemon=True)
@@ -67,6 +71,7 @@ class Copier:
         self._wait(plan.fences)
         self._gathers += plan.gathers
         self._closing.update(plan.closing)
+        self._idle = plan.idle
         with self._changed:
             self._open.update(copy.id for copy in plan.gathers)
         for load in plan.loads:
@@ -92,6 +97,9 @@ class Copier:
             self._wait(numbers)
         sent, self._closing = frozenset(self._closing), {}
         with self._changed:
+            if self._idle and self._open:
+                # Better than stepping round and round: this thread would take a core from the copy that it waits for.
+                self._changed.wait_for(lambda: bool(self._received), REST)
             done, failed = self._report
             self._report = ([], [])
             received, self._received = frozenset(self._received), set()

@@ -89,6 +89,9 @@ class SchedulerSide:
     def step(self, output: Any) -> StepPlan:
         """`build_connector_meta`: what the worker should copy in the step that `output` describes."""
         session = self._live
+        idle = not output.total_num_scheduled_tokens
+        if idle:
+            session.rest()
         state = getattr(output, "kv_connector_block_state", None)
         if state is None:
             self._follow_tables(output)
@@ -108,7 +111,7 @@ class SchedulerSide:
                 table = self._tables[name]
             # A token that is known is accepted; what is scheduled beyond the known ones is a draft.
             session.advance(name, computed + scheduled.get(name, 0), table)
-        return session.plan()
+        return session.plan(idle=idle)
 
     def _follow_tables(self, output: Any) -> None:
         """Block tables of versions that do not hand them over: append what each step adds."""
