@@ -135,7 +135,7 @@ class SchedulerSide:
         if self.session is None:
             return False, None
         if not self.session.knows(name):
-            # It ended before anything was looked up for it, or must not be cached: a prefill may still keep its promise.
+            # It ended before anything was looked up for it, or must not be cached: a prefill may keep a promise.
             self.session.decline(request.kv_transfer_params)
             return False, None
         aborted = not str(request.status).endswith(("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"))
