@@ -7,6 +7,7 @@ event that was recorded behind it.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from kvhub.layout import Layout
 from kvhub.plan import Copy, Load, Report, StepPlan
 from kvhub_kernels import EngineBlocks, Plan, arena_tensor, gather, scatter
 
+MOST_THREADS = 4
+"""Threads of a load: four saturate the memory of a socket well enough, and other ranks load, too."""
 REST = 0.8e-3
 """Seconds that a step without computation may wait for a load."""
 
@@ -57,6 +60,8 @@ class Copier:
         self._gathers: tuple[Copy, ...] = ()
         self._closing: dict[str, tuple[int, ...]] = {}
         self._idle = False
+        # A request waits for a load; a gather runs beside the next forward pass and leaves the cores to it.
+        self._threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
         self.bytes_gathered = 0
         self.bytes_scattered = 0
         self._thread = threading.Thread(target=self._run, name="kvhub-copier", daemon=True)
@@ -175,7 +180,7 @@ class Copier:
         source = Layout.parse(text) if text else None
         if source is not None and not source.same_content(self.engine.layout):
             raise LayoutError("a chunk of another model's layout")
-        self.bytes_scattered += scatter(self.engine, self._arena, _plan(copy), source)
+        self.bytes_scattered += scatter(self.engine, self._arena, _plan(copy), source, threads=self._threads)
 
     def close(self) -> None:
         """Finish what was handed over and end the thread; idempotent."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from kvhub.member import Member
-from kvhub.testing.region import SLOT_BYTES, make_region
+from kvhub.testing.region import SLOT_BYTES, Payload, make_region
 from kvhub.types import Batch, Completion, Key, Op, Outcome, Peer
 
 EVER = float("inf")
@@ -59,7 +59,7 @@ class Driver:
         self.region.slot(slot, len(data))[:] = data
 
     def bytes_of(self, slot: int, length: int | None = None) -> bytes:
-        return bytes(self.region.slot(slot, length))
+        return Payload(self.region.slot(slot, length))
 
     # -- raw batches
 

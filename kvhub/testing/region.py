@@ -57,6 +57,17 @@ def make_key(name: str | int) -> Key:
     return sha256(f"key {name}".encode()).digest()
 
 
+class Payload(bytes):
+    """Bytes of a chunk that say little about themselves.
+
+    A law that fails would otherwise have pytest draw a line-by-line difference of kilobytes; where the variable CI is
+    set it shortens nothing, and that takes minutes.
+    """
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes, {sha256(self).hexdigest()[:8]}>"
+
+
 def make_payload(name: str | int, length: int = CHUNK_BYTES) -> bytes:
     """`length` bytes that differ between names and do not repeat within themselves."""
-    return random.Random(str(name)).randbytes(length)
+    return Payload(random.Random(str(name)).randbytes(length))
