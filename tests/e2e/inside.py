@@ -50,3 +50,8 @@ def spoil(llm: Any) -> int:
 def layout(llm: Any) -> str:
     """The kind of layout that the canary proved."""
     return str(_side(llm).session.hub.facts.layout.kind)
+
+
+def reset(llm: Any) -> bool:
+    """Empty the engine's prefix cache and, through the connector, the host tier."""
+    return bool(llm.reset_prefix_cache(reset_connector=True))

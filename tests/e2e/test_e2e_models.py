@@ -48,7 +48,7 @@ def test_the_next_turn_takes_prompt_and_answer(start: Start, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen3", "tiny-gemma3", "tiny-mla-dense"])
 def test_wrong_kv_shows(start: Start, name: str) -> None:
-    """The negative control: without it, equal outputs would prove nothing."""
+    """The negative control: without it, equal outputs would prove nothing.  A reset of the host tier mends it."""
     plain, engine = start(name=name), start("both", TIERED, name=name)
     engine.complete(FIRST, max_tokens=1)
     flushed(engine)
@@ -56,7 +56,12 @@ def test_wrong_kv_shows(start: Start, name: str) -> None:
     assert inside(engine, "spoil") >= 4
     wrong = engine.complete(FIRST, max_tokens=40)
     assert wrong.cached >= 256
-    assert difference(plain.complete(FIRST, max_tokens=40), wrong) is not None
+    expected = plain.complete(FIRST, max_tokens=40)
+    assert difference(expected, wrong) is not None
+    assert inside(engine, "reset")
+    before = hits(engine)
+    same(expected, engine.complete(FIRST, max_tokens=40))
+    assert set(gained(before, hits(engine))) == {"pool"}
 
 
 def test_a_model_with_recurrent_state_is_refused(start: Start) -> None:

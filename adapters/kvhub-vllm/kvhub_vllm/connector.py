@@ -127,6 +127,9 @@ class KvhubConnector(KVConnectorBase_V1):
         if self.scheduler is not None and found:
             self.scheduler.open(Layout.parse(found[0].layout), found[0].block_tokens)
 
+    def reset_cache(self) -> bool | None:
+        return self.scheduler.reset() if self.scheduler is not None else None
+
     def has_pending_push_work(self) -> bool:
         return self.scheduler is not None and self.scheduler.busy()
 

@@ -154,6 +154,13 @@ class SchedulerSide:
         """Whether the engine should step although no request runs."""
         return self.session is not None and self.session.busy()
 
+    def reset(self) -> bool:
+        """`reset_cache`: empty the host tier.  Pools keep their chunks: new weights need a new `model.revision`."""
+        if self.session is not None:
+            hub = self.session.hub
+            hub.reports.event("host.reset", chunks=sum(hub.arena.forget(key) for key in tuple(hub.arena.keys())))
+        return True
+
     def stats(self) -> KvhubStats | None:
         """What the hub counted since the last call."""
         return self._tap.take(self.session.hub.reports.counts()) if self.session is not None else None
