@@ -13,7 +13,7 @@ TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front)
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo test test-core test-vllm lint venv engine models bench-kernels bench-lookup bench-vllm clean
+.PHONY: demo test test-core test-vllm test-slow lint venv engine models bench-kernels bench-lookup bench-vllm clean
 .NOTPARALLEL:
 
 demo: engine models
@@ -41,6 +41,12 @@ test-core: venv
 
 test-vllm: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
+
+# The long forms of what `make test` runs in short: minutes to half an hour.
+test-slow: venv
+	$(CORE) -m pytest -m "slow and not vllm" --timeout 1800 --ignore tests/e2e --ignore tests/models \
+	    --ignore tests/harness $(CORE_TESTS) $(PYTEST_ARGS)
+	$(CORE) tests/contracts/mutants.py
 
 bench-kernels: engine
 	$(ENGINE) tests/benchmarks/kernels.py $(BENCH_ARGS)
