@@ -144,6 +144,9 @@ class Region:
     slots: int
     name: str = ""
     """Name of the shared memory, for members that map it in another process."""
+    memory: str = "host"
+    """Kind of memory: `host`, or a device's as in `cuda:0`; then `view` is empty and only `device_direct` members can
+    be attached to it."""
 
     def slot(self, index: int, length: int | None = None) -> memoryview:
         """The bytes of one slot, cut to `length` if given.  A view, never a copy."""

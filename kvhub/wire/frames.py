@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 SEAL_BYTES = 16
 HEAD = struct.Struct(">IB")
 GREETING_LIMIT = 128 * 1024
@@ -28,6 +28,8 @@ _Nonce = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 _Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 _Word = Annotated[str, msgspec.Meta(max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+_Address = Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
 _Transfer = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
@@ -51,24 +53,40 @@ class Challenge(Message, frozen=True, tag=2):
 
 
 class Card(Message, frozen=True, tag=3):
-    """Who one is, both ways.  Its seal proves the secret; nothing of UCX has been said so far."""
+    """Who one is, both ways.  Its seal proves the secret; nothing of a data lane has been said so far."""
 
     incarnation: _Word
     namespace: _Digest
     namespace_json: Annotated[str, msgspec.Meta(max_length=64 * 1024)]
     layout: _Text
+    arena: _Word = ""
+    """Server only: name of its shared memory, for a puller on the same machine; "" when it is not to be mapped."""
+    arena_id: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
+    """What tells that memory from every other one, of this machine and of all others."""
+    slots: _Count = 0
+    slot_bytes: _Count = 0
 
 
 class Join(Message, frozen=True, tag=4):
-    """Puller to server: where to send."""
+    """Puller to server: how payloads may come (`mapped`: the puller reads them itself), and where to."""
 
-    address: Annotated[bytes, msgspec.Meta(min_length=1, max_length=16 * 1024)]
+    path: _Word
+    address: _Address = b""
+    ticket: _Address = b""
+    """Puts: what the server needs to write into the puller's region, beside `base`."""
+    base: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Puts: address of the puller's region in its own process."""
+    slots: _Count = 0
+    slot_bytes: _Count = 0
+    heartbeat: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 2.0
+    """Seconds after which the puller says something even when there is nothing to say."""
 
 
 class Ready(Message, frozen=True, tag=5):
-    """Server to puller; a probe on the data lane follows."""
+    """Server to puller: how payloads will come; a probe on the data lane follows unless they are read by the puller."""
 
-    address: Annotated[bytes, msgspec.Meta(min_length=1, max_length=16 * 1024)]
+    path: _Word
+    address: _Address = b""
 
 
 class Refused(Message, frozen=True, tag=6):
@@ -88,10 +106,12 @@ class Pull(Message, frozen=True, tag=7):
     """uint64 each: the most bytes that the chunk may have."""
     within: float
     """Seconds from now; clocks are never compared."""
+    slots: bytes = b""
+    """Puts: uint64 each, where in the puller's region it goes."""
 
 
 class Offer(Message, frozen=True, tag=8):
-    """Server to puller: what will come after `Go`."""
+    """Server to puller: what there is."""
 
     transfer: _Transfer
     lengths: bytes
@@ -101,10 +121,12 @@ class Offer(Message, frozen=True, tag=8):
     layouts: Annotated[list[_Text], msgspec.Meta(max_length=1024)]
     which: bytes
     """uint16 each: index into `layouts`; empty when all are 0."""
+    slots: bytes = b""
+    """Mapped: uint64 each, where in the server's arena it lies."""
 
 
 class Go(Message, frozen=True, tag=9):
-    """Puller to server: all receives are posted."""
+    """Puller to server.  Messages: all receives are posted.  Mapped: everything was read."""
 
     transfer: _Transfer
 
@@ -116,14 +138,14 @@ class Stop(Message, frozen=True, tag=10):
 
 
 class Stopped(Message, frozen=True, tag=11):
-    """Server to puller: the first `groups` messages were sent, no other will be."""
+    """Server to puller: the first `groups` messages were sent, no other will be; of puts, none is under way."""
 
     transfer: _Transfer
     groups: int
 
 
 class Broken(Message, frozen=True, tag=12):
-    """Server to puller, before any `Offer`: this pull cannot be served."""
+    """Server to puller: this pull cannot be served."""
 
     transfer: _Transfer
     reason: _Word
@@ -143,9 +165,37 @@ class Pong(Message, frozen=True, tag=15):
     """Server to puller: yes."""
 
 
+class Commit(Message, frozen=True, tag=16):
+    """Server to puller: everything was sent, and was leased until now.  Nothing counts before it."""
+
+    transfer: _Transfer
+    count: _Count
+    """Chunks that it speaks for."""
+    digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    """See `groups.seal_of`."""
+    checks: bytes = b""
+    """16 bytes for each of them in order; empty where they came with the payloads or were not asked for."""
+
+
+class Ack(Message, frozen=True, tag=17):
+    """Puller to server: the commit was heard, its chunks are visible or discarded; the leases may end."""
+
+    transfer: _Transfer
+    good: _Count
+    """Chunks that proved right."""
+
+
+class Attach(Message, frozen=True, tag=18):
+    """First frame of a second connection: it is the data lane of the link that was told this token."""
+
+    token: _Nonce
+    proof: _Digest
+    """HMAC-SHA256 of the token under the secret: who saw a token on the network cannot use it."""
+
+
 Any = (
     Hello | Challenge | Card | Join | Ready | Refused | Pull | Offer | Go | Stop | Stopped | Broken | Fulfilled
-    | Ping | Pong
+    | Ping | Pong | Commit | Ack | Attach
 )  # fmt: skip
 
 ABSENT, OVERSIZE = -1, -2
@@ -166,7 +216,7 @@ class Seal:
     """Proves that a frame was made by a holder of the key, and is the next one of its connection."""
 
     def __init__(self, secret: bytes, direction: bytes, nonces: bytes) -> None:
-        self._key = hmac.digest(secret, b"kvhub-ucx 1 " + direction + nonces, "sha256")
+        self._key = hmac.digest(secret, b"kvhub-wire 2 " + direction + nonces, "sha256")
         self._number = 0
 
     def next(self, body: bytes | memoryview) -> bytes:
@@ -175,6 +225,11 @@ class Seal:
         state.update(body)
         self._number += 1
         return state.digest()
+
+
+def lane_proof(secret: bytes, token: bytes) -> bytes:
+    """What an `Attach` proves."""
+    return hmac.digest(secret or b"-", b"kvhub-wire lane" + token, "sha256")
 
 
 def encode(message: Message, seal: Seal | None) -> bytes:

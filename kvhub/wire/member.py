@@ -1,36 +1,37 @@
-"""`UcxTransport`: the member that the hub sees.  All the work is done on the wire's thread."""
+"""`WireTransport`: the member that the hub sees.  All the work is done on the wire's thread."""
 
 from __future__ import annotations
 
+import abc
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
 
-from kvhub.errors import MisuseError
+from kvhub.errors import KvhubError, MisuseError
 from kvhub.transport import Source, Transport
 from kvhub.types import Batch, Capabilities, Completion, MemberContext, Op, Outcome, Peer, Region
-from kvhub_ucx import _addresses
-from kvhub_ucx import _frames as frames
-from kvhub_ucx import config as options
-from kvhub_ucx._wire import Wire
+from kvhub.wire import addresses, frames
+from kvhub.wire.lane import Fabric
+from kvhub.wire.options import WireConfig
+from kvhub.wire.wire import Wire
 
 _CLOSE_TIMEOUT = 4.5
 
 
-class UcxTransport(Transport):
-    """Pulls chunks by key out of a peer's arena into ours, over UCX; see the README for settings and safety.
+class WireTransport(Transport):
+    """Pulls chunks by key out of a peer's arena into ours, over the lanes of a fabric; see docs/transport.md.
 
-    Counters: bytes_in, bytes_out (payload on the wire), pulls, pull_errors (pulls with a FAILED, CORRUPT or LATE
-    chunk), pulls_served, pair_failed, handshake_refused, late_frames.
+    Counters: bytes_in, bytes_out (payload bytes that moved), pulls, pull_errors (pulls with a FAILED, CORRUPT or LATE
+    chunk), pulls_served, pair_failed, handshake_refused, late_frames, quarantines, lane_NAME (pairings that use it).
     """
 
-    Config: ClassVar[type] = options.Config
+    Config: ClassVar[type] = WireConfig
 
-    def __init__(self, config: options.Config, context: MemberContext) -> None:
+    def __init__(self, config: WireConfig, context: MemberContext) -> None:
         super().__init__(config, context)
-        self.config: options.Config = config
+        self.config: WireConfig = config
         self._capabilities = Capabilities()
         self._completions: deque[Completion] = deque()
         self._wire: Wire | None = None
@@ -44,15 +45,24 @@ class UcxTransport(Transport):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
+    @abc.abstractmethod
+    def fabric(self) -> Fabric:
+        """What the lanes are made of; called once, at `attach`.  Raises KvhubError."""
+
     def attach(self, region: Region, wake: Callable[[], None]) -> None:
         if self._wire is not None:
             raise MisuseError(f"{self.context.name}: attached twice")
-        self._capabilities = Capabilities(max_chunk_bytes=region.slot_bytes)
+        fabric = self.fabric()
+        if region.memory != "host" and not fabric.device_direct:
+            raise KvhubError(
+                f"{self.context.name}: the region is in the memory of {region.memory}, which this transport cannot "
+                "register; give it an arena in host memory"
+            )
+        self._capabilities = Capabilities(max_chunk_bytes=region.slot_bytes, device_direct=fabric.device_direct)
         self._wake = wake
-        card = frames.Card(
-            self.context.incarnation, self.context.namespace, self.context.namespace_json, self.context.layout.text
-        )
-        wire = Wire(self.config, self.context.name, card, region, self.context.report, self._done)
+        context = self.context
+        card = frames.Card(context.incarnation, context.namespace, context.namespace_json, context.layout.text)
+        wire = Wire(self.config, context.name, card, region, fabric, context.report, self._done)
         wire.start()
         self._wire = wire
 
@@ -64,17 +74,17 @@ class UcxTransport(Transport):
 
     def connect(self, peer: Peer) -> None:
         wire = self._open("connect")
-        if _addresses.valid(peer.address):
+        if addresses.valid(peer.address):
             wire.connect(peer)
 
     def forget(self, peer: Peer) -> None:
         wire = self._open("forget")
-        if _addresses.valid(peer.address):
+        if addresses.valid(peer.address):
             wire.forget(peer)
 
     def fulfil(self, peer: Peer) -> None:
         wire = self._open("fulfil")
-        if peer.promise and _addresses.valid(peer.address):
+        if peer.promise and addresses.valid(peer.address):
             wire.fulfil(peer)
 
     def submit(self, batch: Batch) -> None:
@@ -92,7 +102,7 @@ class UcxTransport(Transport):
         if any(not 0 <= slot < slots for slot in batch.slots) or any(not 0 <= room <= most for room in batch.lengths):
             raise MisuseError(f"{name}: a slot beyond {slots} or a length beyond {most} bytes")
         self.context.report("pulls", 1)
-        if not _addresses.valid(batch.peer.address):
+        if not addresses.valid(batch.peer.address):
             # It came with a request's parameters: the world's fault, not the caller's.
             self.context.report("pull_errors", 1)
             self._end(batch, Outcome.FAILED, "address")

@@ -6,8 +6,8 @@ import errno
 import socket
 
 from kvhub.errors import KvhubError
-from kvhub_ucx import _addresses, _settings
-from kvhub_ucx.config import Config
+from kvhub.wire import addresses, options
+from kvhub.wire.options import WireConfig
 
 _MOST_AT_ONCE = 16
 
@@ -15,10 +15,10 @@ _MOST_AT_ONCE = 16
 class Listener:
     """A bound and listening socket; `address` is what peers are told.  Raises KvhubError when it cannot be had."""
 
-    def __init__(self, config: Config, name: str) -> None:
-        host, port = _addresses.parse(config.listen)
+    def __init__(self, config: WireConfig, name: str) -> None:
+        host, port = addresses.parse(config.listen)
         try:
-            family, address = _addresses.resolve(host, port)
+            family, address = addresses.resolve(host, port)
             self._sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
             raise self._error(config, name, error) from error
@@ -29,7 +29,7 @@ class Listener:
             self._sock.listen(64)
             self._sock.setblocking(False)
             self.fd = self._sock.fileno()
-            self.address = _settings.advertised(config, name, host, self._sock.getsockname()[1])
+            self.address = options.advertised(config, name, host, self._sock.getsockname()[1])
         except OSError as error:
             self._sock.close()
             raise self._error(config, name, error) from error
@@ -38,7 +38,7 @@ class Listener:
             raise
 
     @staticmethod
-    def _error(config: Config, name: str, error: OSError) -> KvhubError:
+    def _error(config: WireConfig, name: str, error: OSError) -> KvhubError:
         hint = {
             errno.EADDRINUSE: "choose another port, or port 0",
             errno.EADDRNOTAVAIL: "this machine has no such address; `ip addr` shows those it has",
@@ -53,7 +53,7 @@ class Listener:
                 sock, address = self._sock.accept()
             except OSError:
                 break
-            found.append((sock, _addresses.show(str(address[0]), address[1])))
+            found.append((sock, addresses.show(str(address[0]), address[1])))
         return found
 
     def close(self) -> None:

@@ -11,14 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvhub.types import Batch, Completion, Outcome
-from kvhub_ucx import _addresses
-from kvhub_ucx import _frames as frames
-from kvhub_ucx._channel import Channel
-from kvhub_ucx._link import State
-from kvhub_ucx._pull import PullLink
+from kvhub.wire import addresses, frames
+from kvhub.wire.channel import Channel
+from kvhub.wire.link import State
+from kvhub.wire.pull import PullLink
 
 if TYPE_CHECKING:
-    from kvhub_ucx._wire import Wire
+    from kvhub.wire.wire import Wire
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _MOST_PROMISES = 4096
@@ -122,17 +121,17 @@ class Target:
     def _dial(self) -> None:
         if self._resolving:
             return
-        host, port = _addresses.parse(self.address)
-        if _addresses.literal(host.partition("%")[0]) is not None:
-            self._connect(*_addresses.resolve(host, port))
+        host, port = addresses.parse(self.address)
+        if addresses.literal(host.partition("%")[0]) is not None:
+            self._connect(*addresses.resolve(host, port))
             return
         # A resolver can hang for many seconds, and this thread carries the other peers' transfers.
         self._resolving = True
-        threading.Thread(target=self._resolve, args=(host, port), name="kvhub-ucx-resolve", daemon=True).start()
+        threading.Thread(target=self._resolve, args=(host, port), name="kvhub-wire-resolve", daemon=True).start()
 
     def _resolve(self, host: str, port: int) -> None:
         try:
-            family, address = _addresses.resolve(host, port)
+            family, address = addresses.resolve(host, port)
         except OSError as error:
             problem = f"cannot resolve {host}: {error.strerror}"
             self.wire.post(lambda: self._resolved(lambda: self._failed("unreachable", problem)))
@@ -145,10 +144,10 @@ class Target:
             then()
 
     def _connect(self, family: socket.AddressFamily, address: tuple[object, ...]) -> None:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        channel = Channel(sock)
-        code = sock.connect_ex(address)
-        if code not in (0, errno.EINPROGRESS):
+        host = addresses.parse(self.address)[0]
+        stream, code = self.wire.dial(family, address, host)
+        channel = Channel(stream)
+        if code:
             channel.close()
             self._failed("unreachable" if code != errno.ECONNREFUSED else "refused", os.strerror(code))
             return
@@ -164,11 +163,18 @@ class Target:
         if link.peer.incarnation in self._expired:
             self._expired.remove(link.peer.incarnation)
         self.wire.log.info(
-            "wire.paired", peer=self.address, incarnation=link.peer.incarnation, lanes=",".join(link.lanes())
+            "wire.paired",
+            peer=self.address,
+            incarnation=link.peer.incarnation,
+            path=link.path,
+            lanes=",".join(link.names()),
         )
         self._start_waiting()
 
     def on_closed(self, link: PullLink) -> None:
+        """The link moves nothing any more; it may still be quarantined."""
+        if self.link is not link:
+            return
         self.link, self._patience = None, float("inf")
         if link.reason in ("closed", "forgotten", "incarnation"):
             pass
@@ -181,6 +187,9 @@ class Target:
 
     def _failed(self, reason: str, text: str) -> None:
         self._failures += 1
+        host = addresses.literal(addresses.parse(self.address)[0].partition("%")[0])
+        if reason in ("refused", "unreachable") and host is not None and host.is_loopback:
+            text += "; a loopback address is this machine itself: a peer elsewhere has to advertise one that reaches it"
         # The second try is immediate: a peer that restarts refuses once and then answers.
         if self._failures > 1:
             self._retry_at = time.monotonic() + min(_FIRST_PAUSE * 2 ** (self._failures - 2), _LONGEST_PAUSE)

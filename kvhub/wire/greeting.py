@@ -5,22 +5,25 @@
                              ◄──    Challenge(version, nonce, keyed)
     Card, sealed             ──►                                          the seal proves the puller's secret
                              ◄──    Card, sealed                          and this the server's
-    Join(UCX address)        ──►
-                             ◄──    Ready(UCX address)                    and a probe on the data lane
+    Join(path, lane address) ──►
+                             ◄──    Ready(path, lane address)             and a probe on the data lane
 
-Both nonces are in the keys of the seals, so no greeting can be replayed.  An address of UCX is as good as write
-access to this process (see the README), which is why it comes last.
+Both nonces are in the keys of the seals, so no greeting can be replayed.  The address of a lane may be as good as write
+access to this process (see docs/transport.md), which is why it comes last.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from kvhub_ucx import _frames as frames
-from kvhub_ucx._channel import Channel
+from kvhub.errors import LayoutError
+from kvhub.layout import Layout
+from kvhub.wire import frames
+from kvhub.wire.channel import Channel
 
 _M = TypeVar("_M", bound=frames.Message)
 
@@ -33,6 +36,14 @@ class Refusal(Exception):
         self.reason = reason
         self.heard = heard
         """It was the peer who refused, so it need not be told."""
+
+
+class HandOver(Exception):
+    """This connection is the data lane of another link."""
+
+    def __init__(self, token: bytes) -> None:
+        super().__init__()
+        self.token = token
 
 
 def _expect(kind: type[_M], message: frames.Message) -> _M:
@@ -48,19 +59,30 @@ def _check_version(theirs: int) -> None:
         raise Refusal(
             "version",
             f"the peer speaks version {theirs} of the wire protocol, this hub version {frames.VERSION}; "
-            "install the same kvhub-ucx on both",
+            "install the same kvhub on both",
         )
 
 
-def _check_namespace(mine: frames.Card, theirs: frames.Card) -> None:
-    if mine.namespace == theirs.namespace:
+def _check_card(mine: frames.Card, theirs: frames.Card) -> None:
+    if mine.namespace != theirs.namespace:
+        different = ", ".join(_differences(mine.namespace_json, theirs.namespace_json)) or "unknown fields"
+        raise Refusal(
+            "namespace",
+            f"the peer's KV cannot be used here, the namespaces differ in {different}; "
+            "start both engines with the same model, revision, KV dtype, parallel layout and chunk_tokens",
+        )
+    if mine.layout == theirs.layout:
         return
-    different = ", ".join(_differences(mine.namespace_json, theirs.namespace_json)) or "unknown fields"
-    raise Refusal(
-        "namespace",
-        f"the peer's KV cannot be used here, the namespaces differ in {different}; "
-        "start both engines with the same model, revision, KV dtype, parallel layout and chunk_tokens",
-    )
+    try:
+        alike = Layout.parse(mine.layout).same_content(Layout.parse(theirs.layout))
+    except LayoutError as error:
+        raise Refusal("layout", f"the peer's KV layout cannot be read: {error}") from error
+    if not alike:
+        raise Refusal(
+            "layout",
+            f"the peer's KV layout {theirs.layout!r} cannot be converted to {mine.layout!r} here: they hold other "
+            "contents; start both engines with the same model and KV dtype",
+        )
 
 
 def _differences(mine: str, theirs: str) -> list[str]:
@@ -85,12 +107,12 @@ def _seals(secret: bytes, puller: bytes, server: bytes) -> tuple[frames.Seal, fr
     return frames.Seal(secret, b"to server", nonces), frames.Seal(secret, b"to puller", nonces)
 
 
-Greeting = Generator[frames.Message | None, frames.Message, tuple[frames.Card, bytes]]
-"""Returns the peer's card and its UCX address."""
+Joined = tuple[frames.Card, frames.Join, frames.Ready]
+Greeting = Generator[frames.Message | None, frames.Message, Joined]
 
 
-def greet(mine: frames.Card, secret: bytes, channel: Channel, open_lane: Callable[[], bytes]) -> Greeting:
-    """The puller's side.  `open_lane` makes our worker and returns its address.  Raises Refusal."""
+def greet(mine: frames.Card, secret: bytes, channel: Channel, join: Callable[[frames.Card], frames.Join]) -> Greeting:
+    """The puller's side.  `join` is given the server's card and opens a lane if it needs one.  Raises Refusal."""
     nonce = os.urandom(32)
     challenge = _expect(frames.Challenge, (yield frames.Hello(frames.VERSION, nonce)))
     _check_version(challenge.version)
@@ -101,14 +123,24 @@ def greet(mine: frames.Card, secret: bytes, channel: Channel, open_lane: Callabl
         outgoing, incoming = _seals(secret, nonce, challenge.nonce)
         channel.seal(outgoing, incoming)
     theirs = _expect(frames.Card, (yield mine))
-    _check_namespace(mine, theirs)
-    ready = _expect(frames.Ready, (yield frames.Join(open_lane())))
-    return theirs, ready.address
+    _check_card(mine, theirs)
+    asked = join(theirs)
+    ready = _expect(frames.Ready, (yield asked))
+    if (ready.path == "mapped") != (asked.path == "mapped"):
+        raise Refusal("protocol", f"asked for path {asked.path!r}, the peer answers {ready.path!r}")
+    return theirs, asked, ready
 
 
-def answer(mine: frames.Card, secret: bytes, channel: Channel, open_lane: Callable[[bytes], bytes]) -> Greeting:
-    """The server's side.  `open_lane` is given the puller's UCX address and returns ours.  Raises Refusal."""
-    hello = _expect(frames.Hello, (yield None))
+def answer(
+    mine: frames.Card, secret: bytes, channel: Channel, join: Callable[[frames.Join], frames.Ready]
+) -> Greeting:
+    """The server's side.  `join` opens the lane that the puller asks for.  Raises Refusal and HandOver."""
+    hello = yield None
+    if isinstance(hello, frames.Attach):
+        if not hmac.compare_digest(hello.proof, frames.lane_proof(secret, hello.token)):
+            raise Refusal("secret", "a data connection whose proof is wrong")
+        raise HandOver(hello.token)
+    hello = _expect(frames.Hello, hello)
     _check_version(hello.version)
     nonce = os.urandom(32)
     channel.send(frames.Challenge(frames.VERSION, nonce, bool(secret)))
@@ -116,7 +148,8 @@ def answer(mine: frames.Card, secret: bytes, channel: Channel, open_lane: Callab
         incoming, outgoing = _seals(secret, hello.nonce, nonce)
         channel.seal(outgoing, incoming)
     theirs = _expect(frames.Card, (yield None))
-    _check_namespace(mine, theirs)
-    join = _expect(frames.Join, (yield mine))
-    channel.send(frames.Ready(open_lane(join.address)))
-    return theirs, join.address
+    _check_card(mine, theirs)
+    asked = _expect(frames.Join, (yield mine))
+    ready = join(asked)
+    channel.send(ready)
+    return theirs, asked, ready
