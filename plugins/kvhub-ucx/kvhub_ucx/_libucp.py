@@ -19,6 +19,7 @@ from typing import Any
 from kvhub.errors import KvhubError
 from kvhub_ucx import _layout
 from kvhub_ucx._bindings import Maker, Owner
+from kvhub_ucx._lanes import printed
 from kvhub_ucx._layout import (
     ERROR_CALLBACK,
     EndpointAttr,
@@ -255,7 +256,9 @@ class Worker:
         self.endpoint = handle.value
 
     def lanes(self) -> tuple[str, ...]:
-        """`transport/device` of every lane of the endpoint; empty where the library cannot say."""
+        """`transport/device` of every lane of the endpoint, once it is connected."""
+        if self.library.version[:2] < _layout.SINCE["ucp_ep_attr_t.transports"]:
+            return printed(SONAME, self.endpoint)
         attr = EndpointAttr(field_mask=8, num_entries=16, entry_size=c.sizeof(LaneEntry))
         entries = (LaneEntry * 16)()
         attr.entries = c.cast(entries, c.POINTER(LaneEntry))

@@ -235,7 +235,7 @@ class PullLink(Link):
     def _proved(self) -> None:
         if not self.probe_arrived:
             raise UcxError(-1, "probe of the data lane", "other bytes arrived than were sent")
-        self.wire.check_lanes(self.lanes())
+        self.wire.check_lanes(self.lanes(), self.label)
         self.state, self.was_up = State.UP, True
         self.target.on_up(self)
 

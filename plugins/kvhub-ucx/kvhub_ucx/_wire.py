@@ -23,7 +23,7 @@ from kvhub.errors import KvhubError
 from kvhub.transport import Source
 from kvhub.types import Batch, Completion, Held, Key, Peer, Region
 from kvhub_ucx import _frames as frames
-from kvhub_ucx import _settings
+from kvhub_ucx import _lanes, _settings
 from kvhub_ucx._channel import Channel
 from kvhub_ucx._greeting import Refusal
 from kvhub_ucx._libucp import Context, Worker
@@ -185,11 +185,15 @@ class Wire:
         del self._lanes[worker.efd]
         worker.destroy()
 
-    def check_lanes(self, lanes: Sequence[str]) -> None:
-        """Raises Refusal where the configuration requires another transport than UCX chose."""
-        wanted = tuple(self.config.require.split(",")) if self.config.require else ()
-        if wanted and not any(lane.startswith(wanted) for lane in lanes):
-            raise Refusal("lane", f"require={self.config.require!r}, but UCX chose {', '.join(lanes) or 'nothing'}")
+    def check_lanes(self, lanes: Sequence[str], peer: str) -> None:
+        """Count what UCX chose for a pairing.  Raises Refusal where the configuration requires another transport."""
+        if problem := _lanes.lacking(self.config, lanes):
+            if self.config.require_action == "refuse":
+                raise Refusal("lane", problem)
+            self.report("lane_unwanted", 1)
+            self.log.warning("wire.lane_unwanted", peer=peer, text=problem)
+        for transport in _lanes.transports(lanes):
+            self.report(f"lane_{transport}", 1)
 
     def heat(self, link: Link) -> None:
         """UCX was called for this link: it wants progress before the thread may sleep."""

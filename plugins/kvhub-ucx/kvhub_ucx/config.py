@@ -32,6 +32,11 @@ def _transports(_: Any, __: Any, value: str) -> None:
         raise ValueError(f"transports: expected auto, tcp, or names as in UCX_TLS ('rc,tcp'), found {value!r}")
 
 
+def _action(_: Any, __: Any, value: str) -> None:
+    if value not in ("refuse", "warn"):
+        raise ValueError(f"require_action: expected refuse or warn, found {value!r}")
+
+
 def _positive(_: Any, field: attrs.Attribute[float], value: float) -> None:
     if not value > 0:
         raise ValueError(f"{field.name}: must be more than 0, found {value}")
@@ -60,7 +65,9 @@ class Config:
         default="",
     )
     provider: str = _option(
-        "where libucp comes from: auto, wheel (libucx-cu12) or system", default="auto", validator=_provider
+        "where libucp comes from: auto, ucxx, wheel (libucx-cu12), ucx-py or system",
+        default="auto",
+        validator=_provider,
     )
     transports: str = _option(
         "auto (shared memory on one machine, RDMA where there is any, TCP), tcp, or names as in UCX_TLS",
@@ -72,8 +79,13 @@ class Config:
         default="auto",
     )
     require: str = _option(
-        "refuse to pair unless the data lane is one of these UCX transports ('rc_mlx5,dc_mlx5'); empty: any",
+        "pair only where a data lane is one of these UCX transports ('rc_mlx5,dc_mlx5'); empty: any",
         default="",
+    )
+    require_action: str = _option(
+        "what to do where that lane is missing: refuse to pair, or warn, count it and go on",
+        default="refuse",
+        validator=_action,
     )
     handshake_timeout: float = _option(
         "longest time from connect to a paired link", default=3.0, converter=seconds, validator=_positive
