@@ -82,7 +82,7 @@ class Library:
 
     def __init__(self, found: Found) -> None:
         _layout.check()
-        self.provider = found.provider
+        self.provider, self.passed_over = found.provider, found.passed_over
         quick, long = c.PyDLL(SONAME, mode=os.RTLD_LOCAL), c.CDLL(SONAME, mode=os.RTLD_LOCAL)
         numbers = [c.c_uint() for _ in range(3)]
         quick.ucp_get_version(*(c.byref(number) for number in numbers))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from kvhub.errors import KvhubError
-from kvhub_ucx import _addresses
+from kvhub_ucx import _addresses, _providers
 from kvhub_ucx.config import Config
 
 # Measured on TCP loopback and shared memory with peer error handling on; see the README's table for the reasons.
@@ -24,9 +23,8 @@ _TOGETHER = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
 
 def rdma_devices() -> list[str]:
     """`mlx5_0:1` of every RDMA port of this machine."""
-    root = Path("/sys/class/infiniband")
     try:
-        return sorted(f"{port.parent.parent.name}:{port.name}" for port in root.glob("*/ports/*"))
+        return sorted(f"{port.parent.parent.name}:{port.name}" for port in _providers.RDMA_DEVICES.glob("*/ports/*"))
     except OSError:
         return []
 
