@@ -20,7 +20,7 @@ FLOORS: dict[int, str] = {
     0: "errors layout names types units yamlfile",
     1: "arena chunkfile environ keys member observe options roles workers",
     2: "breaker engine hookspecs installed plan routes settings store tail transport",
-    3: "accept builtin config jobs offers search sinks",
+    3: "accept builtin config jobs offers search sinks wire",
     4: "fetch opening orders plugins router",
     5: "hub requests",
     6: "cli session",

@@ -4,8 +4,7 @@
       wire: {use: ucx, listen: "10.0.0.1:7700", secret_env: KVHUB_SECRET}
 
 Importing this package loads no UCX; `UcxTransport.attach` does.  `_libucp.py` is the only file that knows libucp,
-`_wire.py` the thread that everything runs on, `_greeting.py` how two hubs come to trust each other, `_link.py` what
-must happen before a slot may be used again after a fault.
+`_providers.py` where it comes from, `_fabric.py` what kvhub's wire (`kvhub.wire`) sees of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The one file that knows libucp's calls: checks the library and wraps the few that the wire needs, through ctypes.
 
-Structures are those of the UCP API 1.13; every later 1.x only appended fields, which field masks keep out of the way.
+Structures are those of the UCP API, checked against `_layout` before any is passed.  Contexts and workers are made by
+the provider's binding where it has one, else here; everything after that works on their handles.
 Calls that may take long release the GIL (CDLL), calls of a few microseconds keep it (PyDLL), because taking the GIL
 back from a busy engine thread can cost 5 ms.
 
@@ -12,92 +13,35 @@ from __future__ import annotations
 import ctypes as c
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvhub.errors import KvhubError
-from kvhub_ucx._providers import INSTALL, find
-
-OLDEST, NEWEST_MAJOR = (1, 13), 1
+from kvhub_ucx import _layout
+from kvhub_ucx._bindings import Maker, Owner
+from kvhub_ucx._lanes import printed
+from kvhub_ucx._layout import (
+    ERROR_CALLBACK,
+    EndpointAttr,
+    EndpointParams,
+    ErrorHandler,
+    LaneEntry,
+    MapParams,
+    Params,
+    ReceiveInfo,
+    RequestParam,
+    WorkerParams,
+)
+from kvhub_ucx._providers import INSTALL, SONAME, Found, find
 
 IN_PROGRESS, BUSY, CANCELED = 1, -15, -16
-_TAG, _WAKEUP = 1, 16
+_TAG, _RMA, _WAKEUP = 1, 2, 16
 _ERR_MODE_PEER, _FORCE, _IOV = 1, 1, 2
 _ATTR_DATATYPE, _ATTR_FLAGS, _NEVER_AT_ONCE = 8, 16, 1 << 16
 _ALL_BITS = (1 << 64) - 1
-
-
-class _Params(c.Structure):
-    _fields_ = (
-        ("field_mask", c.c_uint64), ("features", c.c_uint64), ("request_size", c.c_size_t),
-        ("request_init", c.c_void_p), ("request_cleanup", c.c_void_p), ("tag_sender_mask", c.c_uint64),
-        ("mt_workers_shared", c.c_int), ("estimated_num_eps", c.c_size_t), ("estimated_num_ppn", c.c_size_t),
-        ("name", c.c_char_p),
-    )  # fmt: skip
-
-
-class _WorkerParams(c.Structure):
-    _fields_ = (
-        ("field_mask", c.c_uint64), ("thread_mode", c.c_int), ("cpu_mask", c.c_uint64 * 16), ("events", c.c_uint),
-        ("user_data", c.c_void_p), ("event_fd", c.c_int), ("flags", c.c_uint64), ("name", c.c_char_p),
-        ("am_alignment", c.c_size_t), ("client_id", c.c_uint64),
-    )  # fmt: skip
-
-
-_ERROR_CALLBACK = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_int8)
-
-
-class _ErrorHandler(c.Structure):
-    _fields_ = (("callback", _ERROR_CALLBACK), ("argument", c.c_void_p))
-
-
-class _SockAddr(c.Structure):
-    _fields_ = (("address", c.c_void_p), ("length", c.c_uint))
-
-
-class _EndpointParams(c.Structure):
-    _fields_ = (
-        ("field_mask", c.c_uint64), ("address", c.c_void_p), ("err_mode", c.c_int), ("err_handler", _ErrorHandler),
-        ("user_data", c.c_void_p), ("flags", c.c_uint), ("sockaddr", _SockAddr), ("conn_request", c.c_void_p),
-        ("name", c.c_char_p), ("local_sockaddr", _SockAddr),
-    )  # fmt: skip
-
-
-class _MapParams(c.Structure):
-    _fields_ = (
-        ("field_mask", c.c_uint64), ("address", c.c_void_p), ("length", c.c_size_t), ("flags", c.c_uint),
-        ("prot", c.c_uint), ("memory_type", c.c_int), ("exported", c.c_void_p),
-    )  # fmt: skip
-
-
-class _RequestParam(c.Structure):
-    _fields_ = (
-        ("op_attr_mask", c.c_uint32), ("flags", c.c_uint32), ("request", c.c_void_p), ("callback", c.c_void_p),
-        ("datatype", c.c_uint64), ("user_data", c.c_void_p), ("reply_buffer", c.c_void_p),
-        ("memory_type", c.c_int), ("recv_info", c.c_void_p), ("memh", c.c_void_p),
-    )  # fmt: skip
-
-
-class _ReceiveInfo(c.Structure):
-    _fields_ = (("sender_tag", c.c_uint64), ("length", c.c_size_t))
-
-
-class _LaneEntry(c.Structure):
-    _fields_ = (("transport", c.c_char_p), ("device", c.c_char_p))
-
-
-class _EndpointAttr(c.Structure):
-    _fields_ = (
-        ("field_mask", c.c_uint64), ("name", c.c_char * 32), ("local", c.c_uint64 * 16), ("remote", c.c_uint64 * 16),
-        ("entries", c.POINTER(_LaneEntry)), ("num_entries", c.c_uint), ("entry_size", c.c_size_t),
-        ("user_data", c.c_void_p),
-    )  # fmt: skip
-
-
-_SIZES = (
-    (_Params, 80), (_WorkerParams, 200), (_EndpointParams, 104), (_MapParams, 48), (_RequestParam, 72),
-    (_ReceiveInfo, 16), (_LaneEntry, 16), (_EndpointAttr, 328),
-)  # fmt: skip
+_MAP_WITH_TYPE = 1 | 2 | 16
+MEMORY_TYPES = {"host": 0, "cuda": 1, "rocm": 3}
+"""ucs_memory_type_t."""
 
 _P, _PP = c.c_void_p, c.POINTER(c.c_void_p)
 # name: (result, arguments, whether the call may take long)
@@ -121,6 +65,13 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...], bool]] = {
     "ucp_tag_send_nbx": (_P, (_P, _P, c.c_size_t, c.c_uint64, _P), True),
     "ucp_tag_recv_nbx": (_P, (_P, _P, c.c_size_t, c.c_uint64, c.c_uint64, _P), False),
     "ucp_tag_recv_request_test": (c.c_int8, (_P, _P), False),
+    "ucp_tag_probe_nb": (_P, (_P, c.c_uint64, c.c_uint64, c.c_int, _P), False),
+    "ucp_rkey_pack": (c.c_int8, (_P, _P, _PP, c.POINTER(c.c_size_t)), False),
+    "ucp_rkey_buffer_release": (None, (_P,), False),
+    "ucp_ep_rkey_unpack": (c.c_int8, (_P, _P, _PP), False),
+    "ucp_rkey_destroy": (None, (_P,), False),
+    "ucp_put_nbx": (_P, (_P, _P, c.c_size_t, c.c_uint64, _P, _P), True),
+    "ucp_ep_flush_nbx": (_P, (_P, _P), False),
     "ucp_request_check_status": (c.c_int8, (_P,), False),
     "ucp_request_cancel": (None, (_P, _P), False),
     "ucp_request_free": (None, (_P,), False),
@@ -138,23 +89,15 @@ class UcxError(KvhubError):
 class Library:
     """libucp, loaded and bound; one per process, see `load`."""
 
-    def __init__(self, soname: str, provider: str) -> None:
-        for structure, size in _SIZES:
-            if c.sizeof(structure) != size:
-                raise KvhubError(
-                    f"UCX: {structure.__name__} has {c.sizeof(structure)} bytes on this platform where the UCP API has "
-                    f"{size}; this plugin supports 64-bit Linux only"
-                )
-        self.provider = provider
-        quick, long = c.PyDLL(soname, mode=os.RTLD_LOCAL), c.CDLL(soname, mode=os.RTLD_LOCAL)
+    def __init__(self, found: Found) -> None:
+        _layout.check()
+        self.provider, self.passed_over = found.provider, found.passed_over
+        quick, long = c.PyDLL(SONAME, mode=os.RTLD_LOCAL), c.CDLL(SONAME, mode=os.RTLD_LOCAL)
         numbers = [c.c_uint() for _ in range(3)]
         quick.ucp_get_version(*(c.byref(number) for number in numbers))
         self.version = tuple(number.value for number in numbers)
-        if self.version[0] != NEWEST_MAJOR or self.version[:2] < OLDEST:
-            raise KvhubError(
-                f"UCX: found libucp {self.version_text} ({provider}), but this plugin knows 1.13 and later 1.x; "
-                f"{INSTALL}"
-            )
+        _layout.check_version(self.version, found.provider, INSTALL)
+        self.maker: Maker = found.binding or _Plain(self)
         for name, (result, arguments, takes_long) in _CALLS.items():
             function = getattr(long if takes_long else quick, name)
             function.restype, function.argtypes = result, arguments
@@ -209,42 +152,87 @@ def load(provider: str = "auto") -> Library:
     """libucp of this process; loads it on the first call.  Raises KvhubError that says how to install it."""
     with _lock:
         if not _loaded:
-            _loaded.append(Library(*find(provider)))
+            _loaded.append(Library(find(provider)))
         return _loaded[0]
 
 
-class Context:
-    """A UCP context with the tag and wake-up features, made with `settings` (names without UCX_)."""
+class _Plain:
+    """Makes contexts and workers by UCP's own calls, where no binding does."""
 
-    def __init__(self, library: Library, settings: Mapping[str, str]) -> None:
-        self.library = library
-        config, handle = c.c_void_p(), c.c_void_p()
+    drains = False
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def context(self, settings: Mapping[str, str]) -> Owner:
+        library, config, handle = self._library, c.c_void_p(), c.c_void_p()
         library.check(library.ucp_config_read(None, None, c.byref(config)), "ucp_config_read")
         try:
             for name, value in settings.items():
                 status = library.ucp_config_modify(config, name.encode(), value.encode())
                 library.check(status, f"setting {name}={value}")
-            params = _Params(field_mask=1, features=_TAG | _WAKEUP)
-            status = library.ucp_init_version(*OLDEST, c.byref(params), config, c.byref(handle))
+            params = Params(field_mask=1, features=_TAG | _RMA | _WAKEUP)
+            status = library.ucp_init_version(*_layout.OLDEST, c.byref(params), config, c.byref(handle))
             library.check(status, "ucp_init")
         finally:
             library.ucp_config_release(config)
-        self.handle = handle.value
+        return _Own(handle.value or 0, library.ucp_cleanup)
+
+    def worker(self, context: Owner) -> Owner:
+        library, handle = self._library, c.c_void_p()
+        params = WorkerParams(field_mask=1, thread_mode=0)
+        status = library.ucp_worker_create(context.handle, c.byref(params), c.byref(handle))
+        library.check(status, "ucp_worker_create")
+        return _Own(handle.value or 0, library.ucp_worker_destroy)
+
+
+class _Own:
+    def __init__(self, handle: int, destroy: Callable[[int], None]) -> None:
+        self.handle, self._destroy = handle, destroy
+
+    def close(self) -> None:
+        self._destroy(self.handle)
+
+
+class Context:
+    """A UCP context with the tag, RMA and wake-up features, made with `settings` (names without UCX_)."""
+
+    def __init__(self, library: Library, settings: Mapping[str, str]) -> None:
+        self.library = library
+        self.owner: Owner | None = library.maker.context(settings)
+        self.handle: int | None = self.owner.handle
         self._mapped: list[int | None] = []
 
-    def register(self, address: int, length: int) -> None:
-        """Make memory known to the devices once, so that no transfer registers it again."""
-        params, handle = _MapParams(field_mask=3, address=address, length=length), c.c_void_p()
+    def register(self, address: int, length: int, memory: str = "host") -> None:
+        """Make memory known to the devices once, so that no transfer registers it again.
+
+        `memory` is `host`, or a device's as in `cuda:0`, for which libucp must have been built with its transports.
+        """
+        kind = memory.partition(":")[0]
+        if kind not in MEMORY_TYPES:
+            raise KvhubError(f"UCX: no memory of kind {memory!r} is known; known are {', '.join(MEMORY_TYPES)}")
+        params = MapParams(field_mask=_MAP_WITH_TYPE, address=address, length=length, memory_type=MEMORY_TYPES[kind])
+        handle = c.c_void_p()
         self.library.check(self.library.ucp_mem_map(self.handle, c.byref(params), c.byref(handle)), "ucp_mem_map")
         self._mapped.append(handle.value)
+
+    def ticket(self) -> bytes:
+        """The packed remote key of what was registered first: what a peer needs to put into it."""
+        pointer, length = c.c_void_p(), c.c_size_t()
+        status = self.library.ucp_rkey_pack(self.handle, self._mapped[0], c.byref(pointer), c.byref(length))
+        self.library.check(status, "ucp_rkey_pack")
+        try:
+            return c.string_at(pointer.value or 0, length.value)
+        finally:
+            self.library.ucp_rkey_buffer_release(pointer)
 
     def close(self) -> None:
         """All workers must be destroyed before."""
         while self._mapped:
             self.library.ucp_mem_unmap(self.handle, self._mapped.pop())
-        if self.handle is not None:
-            self.library.ucp_cleanup(self.handle)
-            self.handle = None
+        owner, self.owner, self.handle = self.owner, None, None
+        if owner is not None:
+            owner.close()
 
 
 class Worker:
@@ -252,22 +240,25 @@ class Worker:
 
     def __init__(self, context: Context) -> None:
         self.library = library = context.library
-        handle, efd = c.c_void_p(), c.c_int()
-        params = _WorkerParams(field_mask=1, thread_mode=0)
-        status = library.ucp_worker_create(context.handle, c.byref(params), c.byref(handle))
-        library.check(status, "ucp_worker_create")
-        self.handle = handle.value
-        library.check(library.ucp_worker_get_efd(handle, c.byref(efd)), "ucp_worker_get_efd")
+        if context.owner is None:
+            raise KvhubError("UCX: a worker cannot be made of a closed context")
+        efd = c.c_int()
+        self._owner: Owner | None = library.maker.worker(context.owner)
+        self.handle: int | None = self._owner.handle
+        library.check(library.ucp_worker_get_efd(self.handle, c.byref(efd)), "ucp_worker_get_efd")
         self.efd = efd.value
         self.endpoint: int | None = None
         self.failed = 0
         """Status with which the error handler was called; 0 while the endpoint is well."""
-        self._callback = _ERROR_CALLBACK(self._on_error)
-        self._out = _RequestParam(op_attr_mask=_ATTR_DATATYPE, datatype=_IOV)
+        self._rkey: int | None = None
+        self._callback = ERROR_CALLBACK(self._on_error)
+        self._out = RequestParam(op_attr_mask=_ATTR_DATATYPE, datatype=_IOV)
         self._out_at = c.addressof(self._out)
-        self._in = _RequestParam(op_attr_mask=_ATTR_DATATYPE | _NEVER_AT_ONCE, datatype=_IOV)
+        self._in = RequestParam(op_attr_mask=_ATTR_DATATYPE | _NEVER_AT_ONCE, datatype=_IOV)
         self._in_at = c.addressof(self._in)
-        self._info = _ReceiveInfo()
+        self._plain = RequestParam(op_attr_mask=0)
+        self._plain_at = c.addressof(self._plain)
+        self._info = ReceiveInfo()
         self._info_at = c.addressof(self._info)
 
     def _on_error(self, _argument: object, _endpoint: object, status: int) -> None:
@@ -286,18 +277,20 @@ class Worker:
     def connect(self, address: bytes) -> None:
         """Make the endpoint, with peer error handling, which both sides must have alike."""
         buffer, handle = c.create_string_buffer(address, len(address)), c.c_void_p()
-        params = _EndpointParams(
+        params = EndpointParams(
             field_mask=7, address=c.addressof(buffer), err_mode=_ERR_MODE_PEER,
-            err_handler=_ErrorHandler(self._callback, None),
+            err_handler=ErrorHandler(self._callback, None),
         )  # fmt: skip
         self.library.check(self.library.ucp_ep_create(self.handle, c.byref(params), c.byref(handle)), "ucp_ep_create")
         self.endpoint = handle.value
 
     def lanes(self) -> tuple[str, ...]:
-        """`transport/device` of every lane of the endpoint; empty where the library cannot say."""
-        attr = _EndpointAttr(field_mask=8, num_entries=16, entry_size=c.sizeof(_LaneEntry))
-        entries = (_LaneEntry * 16)()
-        attr.entries = c.cast(entries, c.POINTER(_LaneEntry))
+        """`transport/device` of every lane of the endpoint, once it is connected."""
+        if self.library.version[:2] < _layout.SINCE["ucp_ep_attr_t.transports"]:
+            return printed(SONAME, self.endpoint)
+        attr = EndpointAttr(field_mask=8, num_entries=16, entry_size=c.sizeof(LaneEntry))
+        entries = (LaneEntry * 16)()
+        attr.entries = c.cast(entries, c.POINTER(LaneEntry))
         if self.library.ucp_ep_query(self.endpoint, c.byref(attr)) != 0:
             return ()
         found = [f"{e.transport.decode()}/{e.device.decode()}" for e in entries[: attr.num_entries] if e.transport]
@@ -324,6 +317,22 @@ class Worker:
         pointer = self.library.ucp_tag_recv_nbx(self.handle, iov, entries, tag, _ALL_BITS, self._in_at)
         return self.library.request(pointer, "ucp_tag_recv")
 
+    def use_ticket(self, ticket: bytes) -> None:
+        """Unpack the peer's remote key: from now on `put` goes into what it registered."""
+        buffer, rkey = c.create_string_buffer(ticket, len(ticket)), c.c_void_p()
+        status = self.library.ucp_ep_rkey_unpack(self.endpoint, buffer, c.byref(rkey))
+        self.library.check(status, "ucp_ep_rkey_unpack")
+        self._rkey = rkey.value
+
+    def put(self, address: int, length: int, remote: int) -> int:
+        """Write into the peer's memory.  Its end says only that `address` may be used again; see `flush`."""
+        pointer = self.library.ucp_put_nbx(self.endpoint, address, length, remote, self._rkey, self._plain_at)
+        return self.library.request(pointer, "ucp_put")
+
+    def flush(self) -> int:
+        """Ends when all puts so far are in the peer's memory."""
+        return self.library.request(self.library.ucp_ep_flush_nbx(self.endpoint, self._plain_at), "ucp_ep_flush")
+
     def status(self, request: int) -> int:
         """IN_PROGRESS, 0, or a negative status."""
         return int(self.library.ucp_request_check_status(request))
@@ -343,13 +352,23 @@ class Worker:
     def force_close(self) -> int:
         """Cut the endpoint off without asking the peer.  Returns a request, 0 if that is done or there is none."""
         endpoint, self.endpoint = self.endpoint, None
+        rkey, self._rkey = self._rkey, None
+        if rkey is not None:
+            self.library.ucp_rkey_destroy(rkey)
         if endpoint is None:
             return 0
-        param = _RequestParam(op_attr_mask=_ATTR_FLAGS, flags=_FORCE)
+        param = RequestParam(op_attr_mask=_ATTR_FLAGS, flags=_FORCE)
         return self.library.request(self.library.ucp_ep_close_nbx(endpoint, c.byref(param)), "ucp_ep_close")
 
     def destroy(self) -> None:
         """After this no message of the peer can reach memory any more, whatever state its requests were in."""
-        handle, self.handle = self.handle, None
-        if handle is not None:
-            self.library.ucp_worker_destroy(handle)
+        owner, self._owner = self._owner, None
+        if owner is None:
+            return
+        if self.library.maker.drains:
+            # It would receive what came unasked and progress until that is complete: for ever, when a peer stopped half
+            # way.  What is taken out of UCX's queue it does not find; that memory goes with the worker.
+            while self.library.ucp_tag_probe_nb(self.handle, 0, 0, 1, self._info_at):
+                pass
+        self.handle = None
+        owner.close()

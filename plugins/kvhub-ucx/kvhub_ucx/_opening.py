@@ -9,6 +9,7 @@ from array import array
 from kvhub.errors import KvhubError
 from kvhub.types import Region
 from kvhub_ucx import _settings
+from kvhub_ucx._bindings import users_environment
 from kvhub_ucx._libucp import IN_PROGRESS, Context, Worker, load
 from kvhub_ucx.config import Config
 
@@ -17,12 +18,13 @@ _BYTES = 256 * 1024
 
 def open_context(config: Config, name: str, region: Region) -> tuple[Context, dict[str, str]]:
     """A context with the region registered, and what was chosen, for the log.  Raises KvhubError."""
-    library, settings = load(config.provider), _settings.choose(config)
+    library = load(config.provider)
+    settings = _settings.choose(config, users_environment())
     context = None
     try:
         context = Context(library, settings)
         lanes = probe(context)
-        context.register(region.address, region.slots * region.slot_bytes)
+        context.register(region.address, region.slots * region.slot_bytes, region.memory)
     except KvhubError as error:
         if context is not None:
             context.close()
@@ -34,6 +36,7 @@ def open_context(config: Config, name: str, region: Region) -> tuple[Context, di
     return context, {
         "libucp": library.version_text,
         "provider": library.provider,
+        **({"passed_over": "; ".join(library.passed_over)} if library.passed_over else {}),
         "probe_lanes": ",".join(lanes),
         "settings": " ".join(f"{word}={value}" for word, value in settings.items()),
     }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
-from kvhub.errors import KvhubError
-from kvhub_ucx import _addresses
+from kvhub.wire import addresses
+from kvhub_ucx import _providers
 from kvhub_ucx.config import Config
 
 # Measured on TCP loopback and shared memory with peer error handling on; see the README's table for the reasons.
@@ -24,9 +23,8 @@ _TOGETHER = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
 
 def rdma_devices() -> list[str]:
     """`mlx5_0:1` of every RDMA port of this machine."""
-    root = Path("/sys/class/infiniband")
     try:
-        return sorted(f"{port.parent.parent.name}:{port.name}" for port in root.glob("*/ports/*"))
+        return sorted(f"{port.parent.parent.name}:{port.name}" for port in _providers.RDMA_DEVICES.glob("*/ports/*"))
     except OSError:
         return []
 
@@ -47,12 +45,12 @@ def devices(config: Config) -> str:
         return config.devices
     host = ""
     for text in (config.advertise, config.listen):
-        if text and not _addresses.is_any(_addresses.parse(text)[0]):
-            host = str(_addresses.resolve(*_addresses.parse(text))[1][0])
+        if text and not addresses.is_any(addresses.parse(text)[0]):
+            host = str(addresses.resolve(*addresses.parse(text))[1][0])
             break
     if not host:
         return "all"
-    name = _addresses.interface_of(host)
+    name = addresses.interface_of(host)
     if name is None:
         return "all"
     return ",".join([name, *(rdma_devices() if name != "lo" and config.transports != "tcp" else [])])
@@ -68,46 +66,7 @@ def choose(config: Config, environment: Mapping[str, str] = os.environ) -> dict[
     return {name: value for name, value in wanted.items() if f"UCX_{name}" not in environment}
 
 
-def exposed(config: Config) -> bool:
-    """Whether anything listens beyond loopback: the control connection, or UCX itself."""
-    beyond = devices(config) != "lo"
-    if config.listen:
-        beyond = beyond or not _addresses.is_loopback(_addresses.parse(config.listen)[0])
-    return beyond
-
-
-def secret(config: Config, where: str, environment: Mapping[str, str] = os.environ) -> bytes:
-    """The shared secret, empty where none is asked for.  Raises KvhubError where one is missing."""
-    if config.secret_env:
-        value = environment.get(config.secret_env, "")
-        if len(value) < 8:
-            found = f"has {len(value)} characters" if value else "is not set"
-            raise KvhubError(
-                f"{where}.secret_env: environment variable {config.secret_env} {found}; "
-                "set it to the same secret of at least 8 characters on every hub"
-            )
-        return value.encode()
-    if exposed(config):
-        raise KvhubError(
-            f"{where}: listen={config.listen!r} with devices={devices(config)!r} can be reached from other machines "
-            "and there is no secret; set secret_env to the name of an environment variable that holds one, "
-            "or listen on 127.0.0.1"
-        )
-    return b""
-
-
-def advertised(config: Config, where: str, host: str, port: int) -> str:
-    """What peers are told, given the address that was really bound.  Raises KvhubError when nobody could use it."""
-    if config.advertise:
-        name, number = _addresses.parse(config.advertise)
-        return _addresses.show(name, number or port)
-    if not _addresses.is_any(host):
-        return _addresses.show(host, port)
-    found = _addresses.routable()
-    if len(found) == 1:
-        return _addresses.show(found[0], port)
-    have = f"has several addresses ({', '.join(found)})" if found else "has no address that other machines can reach"
-    raise KvhubError(
-        f"{where}.listen: {config.listen!r} is every interface and this machine {have}; "
-        "set advertise to the host:port that peers should use"
-    )
+def exposed(config: Config) -> str:
+    """What UCX itself listens on that other machines can reach, "" when nothing."""
+    found = devices(config)
+    return "" if found == "lo" else f"UCX on devices={found!r}"

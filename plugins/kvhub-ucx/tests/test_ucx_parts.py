@@ -1,4 +1,4 @@
-"""The parts that need no UCX: addresses, settings, secrets, frames, seals, grouping, finding the library."""
+"""The parts that need no UCX: addresses, settings, secrets, frames, seals, grouping."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kvhub.testing import make_context, make_key, make_region
 
 kvhub_ucx = pytest.importorskip("kvhub_ucx")
 frames = pytest.importorskip("kvhub_ucx._frames")
-_addresses, _groups, _providers, _settings = (
-    pytest.importorskip(f"kvhub_ucx.{name}") for name in ("_addresses", "_groups", "_providers", "_settings")
+_addresses, _groups, _settings = (
+    pytest.importorskip(f"kvhub_ucx.{name}") for name in ("_addresses", "_groups", "_settings")
 )
 Config = kvhub_ucx.Config
 
@@ -96,7 +96,7 @@ def test_secret_from_the_environment() -> None:
     ("option", "value", "says"),
     [
         ("listen", "nowhere", "listen: expected host:port"),
-        ("provider", "ucxxx", "provider: expected one of auto, wheel, system"),
+        ("provider", "ucxxx", "provider: expected one of auto, ucxx, wheel, ucx-py, system"),
         ("transports", "tcp;rc", "transports: expected"),
         ("handshake_timeout", 0, "handshake_timeout: must be more than 0"),
         ("transfer_timeout", "soon", "expected a time"),
@@ -106,19 +106,6 @@ def test_secret_from_the_environment() -> None:
 def test_options_are_checked(option: str, value: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Config(**{option: value})
-
-
-def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_providers, "_already_loaded", lambda: False)
-    monkeypatch.setattr(_providers, "_PROVIDERS", {"wheel": lambda: None, "system": lambda: None})
-    with pytest.raises(KvhubError, match=r"no libucp found \(provider auto\); install one with: pip install"):
-        _providers.find("auto")
-
-
-def test_system_library_first_where_there_is_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _providers._order("wheel") == ("wheel",)
-    monkeypatch.setattr(_providers, "_rdma_here", lambda: True)
-    assert _providers._order("auto") == ("system", "wheel")
 
 
 def _seals(secret: bytes = b"secret") -> tuple[Any, Any]:
