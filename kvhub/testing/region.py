@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import random
+import weakref
 from collections.abc import Callable
 from hashlib import sha256
 
@@ -21,15 +23,20 @@ OTHER_LAYOUT = attrs.evolve(LAYOUT, key_order="lchtd", value_order="lchtd")
 """The same numbers in another order: another engine that shares the medium."""
 CHUNK_TOKENS = 64
 CHUNK_BYTES = LAYOUT.payload_bytes(CHUNK_TOKENS)
+REGION_NAME = "kvhub-test-region"
 SLOT_BYTES = 32768
 """A full chunk of `LAYOUT` and some room, so that longer tails than a chunk are tried too."""
 
 
 def make_region(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> Region:
-    """`slots` zeroed slots in anonymous memory that starts on a page; freed when nobody holds the view."""
-    memory = mmap.mmap(-1, slots * slot_bytes)
+    """`slots` zeroed slots in a memfd of its own, like a hub's arena; freed when nobody holds region and view."""
+    fd = os.memfd_create(REGION_NAME, os.MFD_CLOEXEC)
+    os.ftruncate(fd, slots * slot_bytes)
+    memory = mmap.mmap(fd, slots * slot_bytes)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    return Region(memoryview(memory), address, slot_bytes, slots)
+    region = Region(memoryview(memory), address, slot_bytes, slots, f"/proc/{os.getpid()}/fd/{fd}")
+    weakref.finalize(region, os.close, fd)
+    return region
 
 
 def make_context(

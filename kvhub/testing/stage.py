@@ -14,7 +14,7 @@ from kvhub.layout import Layout
 from kvhub.member import Member
 from kvhub.testing.driver import Driver
 from kvhub.testing.guard import Guarded
-from kvhub.testing.region import LAYOUT, SLOT_BYTES, make_context
+from kvhub.testing.region import LAYOUT, REGION_NAME, SLOT_BYTES, make_context
 from kvhub.types import MemberContext
 
 CLOSE_WITHIN_S = 5.0
@@ -105,6 +105,13 @@ def until(true: Callable[[], object], seconds: float, what: str) -> None:
         time.sleep(0.005)
 
 
+def _target(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
+
+
 class Traces:
     """Threads, descriptors and children of this process, to be compared before and after a life."""
 
@@ -115,7 +122,10 @@ class Traces:
     @staticmethod
     def _descriptors() -> int | None:
         folder = Path("/proc/self/fd")
-        return len(list(folder.iterdir())) if folder.is_dir() else None
+        if not folder.is_dir():
+            return None
+        # A test's regions are its own, not the member's.
+        return sum(REGION_NAME not in _target(entry) for entry in folder.iterdir())
 
     def gone(self, seconds: float = 2.0) -> None:
         """Assert that nothing is left that was not there before; gives dying threads a moment."""

@@ -77,7 +77,7 @@ class Pull(abc.ABC):
     def stopped(self, groups: int) -> None:
         """The server has stopped and says how much it sent."""
 
-    def release(self, lane: Lane) -> None:
+    def release(self, lane: Lane) -> None:  # noqa: B027 - optional by design
         """The lane is about to be destroyed."""
 
     # What they share.
@@ -157,9 +157,7 @@ class Pull(abc.ABC):
         return Completion(
             id=self.batch.id,
             outcomes=outcomes,
-            lengths=tuple(
-                self.offered[index] if one is Outcome.DONE else 0 for index, one in enumerate(outcomes)
-            ),
+            lengths=tuple(self.offered[index] if one is Outcome.DONE else 0 for index, one in enumerate(outcomes)),
             layouts=None if self._layouts is None else tuple(self._layouts),
             generated=None if self._generated is None else tuple(self._generated),
             moved=self.moved,

@@ -35,7 +35,13 @@ class Serve(abc.ABC):
     """One pull of a peer."""
 
     def __init__(
-        self, link: ServeLink, transfer: int, keys: list[Key], rooms: Sequence[int], slots: Sequence[int], deadline: float
+        self,
+        link: ServeLink,
+        transfer: int,
+        keys: list[Key],
+        rooms: Sequence[int],
+        slots: Sequence[int],
+        deadline: float,
     ) -> None:
         self.link = link
         self.transfer = transfer
@@ -81,7 +87,7 @@ class Serve(abc.ABC):
         """See what the lane has done; how many requests ended.  Raises LaneError."""
         return 0
 
-    def release(self, lane: Lane) -> None:
+    def release(self, lane: Lane) -> None:  # noqa: B027 - optional by design
         """The lane is about to be destroyed."""
 
     def check_next(self, count: int) -> int:

@@ -28,7 +28,7 @@ _Nonce = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 _Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 _Word = Annotated[str, msgspec.Meta(max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Address = Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
 _Transfer = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 

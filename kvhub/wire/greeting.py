@@ -131,9 +131,7 @@ def greet(mine: frames.Card, secret: bytes, channel: Channel, join: Callable[[fr
     return theirs, asked, ready
 
 
-def answer(
-    mine: frames.Card, secret: bytes, channel: Channel, join: Callable[[frames.Join], frames.Ready]
-) -> Greeting:
+def answer(mine: frames.Card, secret: bytes, channel: Channel, join: Callable[[frames.Join], frames.Ready]) -> Greeting:
     """The server's side.  `join` opens the lane that the puller asks for.  Raises Refusal and HandOver."""
     hello = yield None
     if isinstance(hello, frames.Attach):

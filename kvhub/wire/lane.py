@@ -24,6 +24,10 @@ class LaneError(Exception):
     """The lane failed; its link will be cut."""
 
 
+def _nobody() -> Stream:
+    raise LaneError("a server dials nobody")
+
+
 class Fabric(abc.ABC):
     """What the links of one hub have in common."""
 
@@ -41,6 +45,10 @@ class Fabric(abc.ABC):
         """A new lane, not connected.  `redial` dials the peer's listener once more, for lanes that need it.
 
         Raises LaneError, KvhubError or OSError."""
+
+    def server_lane(self) -> Lane:
+        """A new lane of the side that sends; it dials nobody."""
+        return self.lane(_nobody)
 
     def ticket(self) -> bytes:
         """What a peer needs, beside addresses, to put into the region (RDMA: the packed remote key)."""

@@ -3,9 +3,9 @@
 A link is an epoch.  Nothing of it outlives it: when a peer hangs or dies, the link is cut by telling the peer so,
 cutting its lane off and destroying it.  Only the last step makes sure that no late message can reach a slot: a receive
 that a message has half filled can be neither cancelled nor ended (seen on TCP and shared memory with UCX 1.21), and the
-rest of that message may come whenever the peer wakes up.  Where even that is no fence, because the peer's process writes
-by itself, the link is quarantined until the peer has closed its end, be it by dying.  A link goes one way, from the
-server that has chunks to the puller that wants them, so that a cut ends no transfer of the other direction.
+rest of that message may come whenever the peer wakes up.  Where even that is no fence, because the peer's process
+writes by itself, the link is quarantined until the peer has closed its end, be it by dying.  A link goes one way, from
+the server that has chunks to the puller that wants them, so that a cut ends no transfer of the other direction.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Link(abc.ABC):
     def ended(self) -> None:
         """No message can read or write a slot any more."""
 
-    def left(self) -> None:
+    def left(self) -> None:  # noqa: B027 - optional by design
         """The link is quarantined: nobody should wait for it."""
 
     @property

@@ -144,7 +144,9 @@ def tls(config: WireConfig, where: str) -> Tls:
     """Contexts made of the files.  Raises KvhubError that names what cannot be read or does not fit."""
     if not config.tls_cert:
         if config.tls_key or config.tls_ca:
-            raise KvhubError(f"{where}: tls_key and tls_ca are of no use without tls_cert; set it to this hub's PEM file")
+            raise KvhubError(
+                f"{where}: tls_key and tls_ca are of no use without tls_cert; set it to this hub's PEM file"
+            )
         return Tls()
     files = (config.tls_cert, config.tls_key, config.tls_ca)
     try:
@@ -161,7 +163,9 @@ def advertised(config: WireConfig, where: str, host: str, port: int) -> str:
     if config.advertise:
         name, number = addresses.parse(config.advertise)
         if addresses.literal(name) is not None and addresses.is_any(name):
-            raise KvhubError(f"{where}.advertise: {config.advertise!r} is no address of one machine; name the one to dial")
+            raise KvhubError(
+                f"{where}.advertise: {config.advertise!r} is no address of one machine; name the one to dial"
+            )
         if listens_beyond(config) and addresses.literal(name) is not None and addresses.is_loopback(name):
             raise KvhubError(
                 f"{where}.advertise: {config.advertise!r} is loopback, while listen={config.listen!r} serves other "

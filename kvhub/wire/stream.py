@@ -24,6 +24,7 @@ class Stream:
         self.sock = sock
         self.fd = sock.fileno()
 
+    secure = False
     waits_for_read = False
     """A send has to wait until something was read: readiness to write means nothing now."""
 
@@ -34,6 +35,10 @@ class Stream:
     def receive(self, buffers: Sequence[memoryview]) -> int:
         """Bytes put into the buffers; 0 when the peer has closed."""
         return self.sock.recvmsg_into(buffers[:_MOST_BUFFERS])[0]
+
+    def pending(self) -> bool:
+        """Whether bytes can be received of which the descriptor does not tell."""
+        return False
 
     def end(self) -> None:
         """Tell the peer that nothing more comes; what it still says can be read."""
@@ -46,6 +51,8 @@ class Stream:
 
 class TlsStream(Stream):
     """TLS; the handshake is part of the first send or receive."""
+
+    secure = True
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str = "") -> None:
         super().__init__(sock)
@@ -71,6 +78,9 @@ class TlsStream(Stream):
             raise BlockingIOError from error
         except ssl.SSLEOFError:
             return 0
+
+    def pending(self) -> bool:
+        return self._tls.pending() > 0
 
 
 def server_context(certificate: str, key: str, authority: str) -> ssl.SSLContext:

@@ -133,9 +133,12 @@ class Wire(Loop):
         )
 
     def open_lane(self, link: Link) -> Lane:
-        # The peer's address now: later the connection may be lost, and with it the address.
-        family, where, host = link.channel.stream.sock.family, _peer_of(link), link.label.rpartition(":")[0]
-        lane = self.fabric.lane(lambda: self.dial(family, where, host)[0])
+        if isinstance(link, ServeLink):
+            lane = self.fabric.server_lane()
+        else:
+            # The address that was dialled, not what its name would be resolved to now.
+            family, where, host = link.channel.stream.sock.family, _peer_of(link), link.label.rpartition(":")[0]
+            lane = self.fabric.lane(lambda: self.dial(family, where, host)[0])
         self.watch_lane(link, lane)
         return lane
 
@@ -259,4 +262,3 @@ def _peer_of(link: Link) -> tuple[object, ...]:
         return tuple(link.channel.stream.sock.getpeername())
     except OSError:
         return ()
-

@@ -7,7 +7,7 @@ from typing import ClassVar
 from kvhub.types import MemberContext
 from kvhub.wire.lane import Fabric
 from kvhub.wire.member import WireTransport
-from kvhub_ucx.config import Config
+from kvhub_ucx import config as options
 from kvhub_ucx._fabric import UcxFabric
 
 
@@ -17,11 +17,11 @@ class UcxTransport(WireTransport):
     Counters: those of `WireTransport`; lane_unwanted (pairings on another lane than `require` names).
     """
 
-    Config: ClassVar[type] = Config
+    Config: ClassVar[type] = options.Config
 
-    def __init__(self, config: Config, context: MemberContext) -> None:
+    def __init__(self, config: options.Config, context: MemberContext) -> None:
         super().__init__(config, context)
-        self.config: Config = config
+        self.config: options.Config = config
 
     def fabric(self) -> Fabric:
         return UcxFabric(self.config, self.context)

@@ -157,7 +157,7 @@ def test_a_key_that_becomes_ready_later(open_hub: Any, chunks: Chunks) -> None:
 
 def test_A30_a_chunk_changed_on_the_way(open_hub: Any, chunks: Chunks, monkeypatch: pytest.MonkeyPatch) -> None:
     """One flipped bit is CORRUPT of that chunk alone."""
-    import kvhub_ucx._serve as serve
+    import kvhub.wire.departures as serve
 
     real = serve.check
     wrong = make_key(1)
@@ -172,7 +172,7 @@ def test_A30_a_chunk_changed_on_the_way(open_hub: Any, chunks: Chunks, monkeypat
 
 def test_a_chunk_under_another_name(open_hub: Any, chunks: Chunks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two chunks of one message that change places are both found out, though each payload is whole."""
-    import kvhub_ucx._serve as serve
+    import kvhub.wire.departures as serve
 
     real, swap = serve.check, {make_key(0): make_key(1), make_key(1): make_key(0)}
     monkeypatch.setattr(serve, "check", lambda key, data: real(swap[key], data))

@@ -17,9 +17,9 @@ import pytest
 from kvhub.errors import KvhubError
 from kvhub.testing import make_context, make_key, make_payload, make_region
 from kvhub.types import Op, Outcome, Peer
+from kvhub.wire import frames
 
 kvhub_ucx = pytest.importorskip("kvhub_ucx")
-frames = pytest.importorskip("kvhub_ucx._frames")
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 OpenHub = Callable[..., Any]

@@ -12,12 +12,10 @@ import pytest
 
 from kvhub.errors import KvhubError
 from kvhub.testing import make_context, make_key, make_region
+from kvhub.wire import addresses, frames, groups, options
 
 kvhub_ucx = pytest.importorskip("kvhub_ucx")
-frames = pytest.importorskip("kvhub_ucx._frames")
-_addresses, _groups, _settings = (
-    pytest.importorskip(f"kvhub_ucx.{name}") for name in ("_addresses", "_groups", "_settings")
-)
+_settings = pytest.importorskip("kvhub_ucx._settings")
 Config = kvhub_ucx.Config
 
 
@@ -31,32 +29,32 @@ Config = kvhub_ucx.Config
     ],
 )
 def test_E11_addresses(text: str, parsed: tuple[str, int]) -> None:
-    assert _addresses.parse(text) == parsed
-    assert _addresses.show(*parsed) == text
+    assert addresses.parse(text) == parsed
+    assert addresses.show(*parsed) == text
 
 
 @pytest.mark.parametrize("text", ["", "::1", "::1:5", "h", "h:", ":1", "h:65536", "h:-1", "[::1]", "[::1:5"])
 def test_E11_no_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
-        _addresses.parse(text)
+        addresses.parse(text)
 
 
 def test_E11_every_interface_needs_an_address_for_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     everywhere = Config(listen="0.0.0.0:7700", secret_env="X")
-    monkeypatch.setattr(_addresses, "interfaces", lambda: [("lo", "127.0.0.1"), ("eth0", "10.1.2.3")])
-    assert _settings.advertised(everywhere, "wire", "0.0.0.0", 7700) == "10.1.2.3:7700"
-    monkeypatch.setattr(_addresses, "interfaces", lambda: [("lo", "127.0.0.1")])
+    monkeypatch.setattr(addresses, "interfaces", lambda: [("lo", "127.0.0.1"), ("eth0", "10.1.2.3")])
+    assert options.advertised(everywhere, "wire", "0.0.0.0", 7700) == "10.1.2.3:7700"
+    monkeypatch.setattr(addresses, "interfaces", lambda: [("lo", "127.0.0.1")])
     with pytest.raises(KvhubError, match=r"wire\.listen: .* no address that other machines can reach; set advertise"):
-        _settings.advertised(everywhere, "wire", "0.0.0.0", 7700)
-    monkeypatch.setattr(_addresses, "interfaces", lambda: [("a", "10.0.0.1"), ("b", "10.0.0.2")])
+        options.advertised(everywhere, "wire", "0.0.0.0", 7700)
+    monkeypatch.setattr(addresses, "interfaces", lambda: [("a", "10.0.0.1"), ("b", "10.0.0.2")])
     with pytest.raises(KvhubError, match=r"several addresses \(10\.0\.0\.1, 10\.0\.0\.2\); set advertise"):
-        _settings.advertised(everywhere, "wire", "0.0.0.0", 7700)
+        options.advertised(everywhere, "wire", "0.0.0.0", 7700)
     named = attrs.evolve(everywhere, advertise="[fd00::7]:0")
-    assert _settings.advertised(named, "wire", "0.0.0.0", 7700) == "[fd00::7]:7700"
+    assert options.advertised(named, "wire", "0.0.0.0", 7700) == "[fd00::7]:7700"
 
 
 def test_E12_ucx_listens_where_the_hub_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_addresses, "interfaces", lambda: [("lo", "127.0.0.1"), ("eth1", "10.1.2.3")])
+    monkeypatch.setattr(addresses, "interfaces", lambda: [("lo", "127.0.0.1"), ("eth1", "10.1.2.3")])
     assert _settings.devices(Config()) == "lo"
     assert _settings.devices(Config(listen="[::1]:0")) == "lo"
     assert _settings.devices(Config(listen="10.1.2.3:0")) == "eth1"
@@ -81,15 +79,15 @@ def test_no_secret_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(KvhubError, match=r"wire: .* can be reached from other machines and there is no secret"):
             transport.attach(make_region(), lambda: None)
         transport.close()
-    assert _settings.secret(Config(), "wire", {}) == b""
+    assert options.secret(Config(), "wire", "", {}) == b""
 
 
 def test_secret_from_the_environment() -> None:
     config = Config(secret_env="KV_SECRET")
-    assert _settings.secret(config, "wire", {"KV_SECRET": "long enough"}) == b"long enough"
+    assert options.secret(config, "wire", "", {"KV_SECRET": "long enough"}) == b"long enough"
     for value, found in (({}, "is not set"), ({"KV_SECRET": "short"}, "has 5 characters")):
         with pytest.raises(KvhubError, match=rf"wire\.secret_env: environment variable KV_SECRET {found}"):
-            _settings.secret(config, "wire", value)
+            options.secret(config, "wire", "", value)
 
 
 @pytest.mark.parametrize(
@@ -150,16 +148,16 @@ def test_groups_cover_everything_once_in_order() -> None:
     dice = random.Random(3)
     for _ in range(50):
         lengths = [dice.choice([-1, 0, 1, 4096, 1 << 19, 1 << 21, 5 << 20]) for _ in range(dice.randrange(700))]
-        groups = _groups.plan(lengths)
-        assert [i for group in groups for i in group] == [i for i, length in enumerate(lengths) if length >= 0]
-        for group in groups:
-            assert 0 < len(group) <= _groups.MOST_PIECES
-            assert len(group) == 1 or sum(lengths[i] for i in group) <= _groups.GROUP_BYTES
+        found = groups.plan(lengths)
+        assert [i for group in found for i in group] == [i for i, length in enumerate(lengths) if length >= 0]
+        for group in found:
+            assert 0 < len(group) <= groups.MOST_PIECES
+            assert len(group) == 1 or sum(lengths[i] for i in group) <= groups.GROUP_BYTES
 
 
 def test_neighbouring_slots_are_one_piece() -> None:
     region = make_region(8, 4096)
-    pieces = _groups.Pieces(region, [2, 3, 4, 7, 0], [4096, 4096, 100, 0, 50])
+    pieces = groups.Pieces(region, [2, 3, 4, 7, 0], [4096, 4096, 100, 0, 50])
     words = array("Q", pieces._words)
     assert list(words[:4]) == [region.address + 2 * 4096, 8292, region.address, 50]
     assert words[5] == 5 * 16 and pieces.entries == 3 and pieces.payload_bytes == 8342
@@ -167,5 +165,5 @@ def test_neighbouring_slots_are_one_piece() -> None:
 
 def test_check_depends_on_key_and_bytes() -> None:
     data = memoryview(b"payload")
-    assert _groups.check(make_key(1), data) != _groups.check(make_key(2), data)
-    assert _groups.check(make_key(1), data) != _groups.check(make_key(1), data[:-1])
+    assert groups.check(make_key(1), data) != groups.check(make_key(2), data)
+    assert groups.check(make_key(1), data) != groups.check(make_key(1), data[:-1])

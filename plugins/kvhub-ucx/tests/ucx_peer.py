@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-import kvhub_ucx._pull
-import kvhub_ucx._serve
+import kvhub.wire.arrivals
+import kvhub.wire.departures
 from kvhub.testing import Driver, FakeSource, make_context, make_key, make_payload
 from kvhub.types import Op, Peer
 from kvhub_ucx import Config, UcxTransport
@@ -29,7 +29,7 @@ def _say(**facts: Any) -> None:
 def _arrange(fault: str, after: int) -> None:
     """Let this process stop or kill itself, from within the wire's thread."""
     number = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[fault]
-    real, count = kvhub_ucx._serve.check, 0
+    real, count = kvhub.wire.departures.check, 0
 
     def check(key: bytes, payload: memoryview) -> bytes:
         nonlocal count
@@ -38,7 +38,7 @@ def _arrange(fault: str, after: int) -> None:
             os.kill(os.getpid(), number)
         return real(key, payload)
 
-    kvhub_ucx._serve.check = kvhub_ucx._pull.check = check
+    kvhub.wire.departures.check = kvhub.wire.arrivals.check = check
 
 
 def main() -> None:
