@@ -49,7 +49,7 @@ def main() -> None:
     provider, case = sys.argv[1:]
     library = _libucp.load(provider)
     before = _threads()
-    context = _libucp.Context(library, _settings.choose(Config(transports="tcp"), {}))
+    context = _libucp.Context(library, _settings.choose(Config(transports="tcp"), {}, library.version))
     receiver, sender = _libucp.Worker(context), _libucp.Worker(context)
     receiver.connect(sender.address())
     sender.connect(receiver.address())
