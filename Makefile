@@ -13,7 +13,7 @@ TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front)
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo test test-core test-vllm test-slow lint venv engine models bench-kernels bench-lookup bench-vllm clean
+.PHONY: demo test test-core test-vllm test-slow lint venv engine models bench-kernels bench-lookup bench-vllm bench-wire clean
 .NOTPARALLEL:
 
 demo: engine models
@@ -60,7 +60,12 @@ bench-vllm: engine
 	$(ENGINE) tests/benchmarks/vllm_peer.py --model .models/tiny-llama-gqa-bench \
 	    --peer-python .venv-lmcache/bin/python $(BENCH_ARGS)
 
+# Veth needs root and iproute2; without them that medium is left out.
+bench-wire: venv
+	@sh tests/benchmarks/nixl_env.sh .venv-nixl
+	$(CORE) tests/benchmarks/wire.py --nixl-python .venv-nixl/bin/python $(BENCH_ARGS)
+
 clean:
-	rm -rf .venv .venv-vllm .venv-lmcache .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name '*.egg-info' -not -path './.git/*' -prune -exec rm -rf {} +
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,11 +1,13 @@
-"""Fetch: brings what a search found into slots, one order per source, all sources at once."""
+"""Fetch: brings what a search found into slots, one order per source, all sources at once; or a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvhub.search import Search
+from kvhub.stream import Stream
 from kvhub.types import Held
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Fetch:
         self.over: int | None = None
         self._running = 0
         self._stopped = False
+        self._stream: Stream | None = None
 
     def start(self) -> None:
         """Send one order per source.  Called under the hub's lock."""
@@ -46,8 +49,20 @@ class Fetch:
             step = steps[name]
             peer = search.peer if step.is_transport else None
             keys = [self._key(chunk) for chunk in chunks]
-            self.hub.orders.load(name, keys, step.deadline, self._arrival(name, chunks, keys), peer=peer)
+            if peer is not None and peer.streaming:
+                came = partial(self._piece, name, chunks, keys)
+                self._stream = Stream(self.hub, step, peer, keys, came, self._one_over)
+                self._stream.start()
+            else:
+                self.hub.orders.load(name, keys, step.deadline, partial(self._arrived, name, chunks, keys), peer=peer)
         self._one_over()
+
+    def _arrived(self, name: str, chunks: list[int], keys: list[bytes], helds: list[Held | None]) -> None:
+        self._take(name, chunks, keys, helds)
+        self._one_over()
+
+    def _piece(self, name: str, chunks: list[int], keys: list[bytes], at: int, helds: list[Held | None]) -> None:
+        self._take(name, chunks[at : at + len(helds)], keys[at : at + len(helds)], helds)
 
     def _key(self, chunk: int) -> bytes:
         keys = self.search.chain.keys
@@ -57,39 +72,35 @@ class Fetch:
         assert self.search.tail_key is not None
         return self.search.tail_key
 
-    def _arrival(self, name: str, chunks: list[int], keys: list[bytes]) -> Callable[[list[Held | None]], None]:
+    def _take(self, name: str, chunks: Sequence[int], keys: Sequence[bytes], helds: list[Held | None]) -> None:
+        """Keep what arrived whole; what nobody wants any more goes where the route keeps it."""
         found = self.search.found
         assert found is not None
-
-        def arrived(helds: list[Held | None]) -> None:
-            fresh: list[tuple[bytes, Held]] = []
-            unwanted: list[int] = []
-            for chunk, key, held in zip(chunks, keys, helds, strict=True):
-                if held is None:
-                    continue
-                tail = chunk >= self.search.first + len(self.search.origin)
-                count = found.tail if tail else self.chunk_tokens
-                if not self.hub.measure.fits(held.layout, count, held.length):
-                    self.hub.reports.count("faults", member=name, reason="length")
-                    self.hub.orders.doubt(name, key)
-                    self.hub.arena.release((held.slot,))
-                    continue
-                if self.hub.arena.publish(key, held, keep=self.hub.keeps):
-                    self.hub.offers.published(key, held.slot)
-                    # A part is named by what is in it and asked for by one peer: stores would keep it for nobody.
-                    if not tail:
-                        fresh.append((key, held))
-                if self._stopped:
-                    unwanted.append(held.slot)
-                    continue
-                self.helds[chunk] = held
-                self.search.slots[chunk] = held.slot
-            self.hub.offers.answer()
-            self.hub.sinks.arrived(fresh, name)
-            self.hub.arena.release(unwanted)
-            self._one_over()
-
-        return arrived
+        fresh: list[tuple[bytes, Held]] = []
+        unwanted: list[int] = []
+        for chunk, key, held in zip(chunks, keys, helds, strict=True):
+            if held is None:
+                continue
+            tail = chunk >= self.search.first + len(self.search.origin)
+            count = found.tail if tail else self.chunk_tokens
+            if not self.hub.measure.fits(held.layout, count, held.length):
+                self.hub.reports.count("faults", member=name, reason="length")
+                self.hub.orders.doubt(name, key)
+                self.hub.arena.release((held.slot,))
+                continue
+            if self.hub.arena.publish(key, held, keep=self.hub.keeps):
+                self.hub.offers.published(key, held.slot)
+                # A part is named by what is in it and asked for by one peer: stores would keep it for nobody.
+                if not tail:
+                    fresh.append((key, held))
+            if self._stopped:
+                unwanted.append(held.slot)
+                continue
+            self.helds[chunk] = held
+            self.search.slots[chunk] = held.slot
+        self.hub.offers.answer()
+        self.hub.sinks.arrived(fresh, name)
+        self.hub.arena.release(unwanted)
 
     def _one_over(self) -> None:
         self._running -= 1
@@ -107,3 +118,5 @@ class Fetch:
     def stop(self) -> None:
         """Nobody wants the result any more; what arrives later is kept only where the route keeps it."""
         self._stopped = True
+        if self._stream is not None:
+            self._stream.stop()

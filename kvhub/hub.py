@@ -9,11 +9,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kvhub.arena import Arena
 from kvhub.builtin.host import HostStore
@@ -29,6 +28,7 @@ from kvhub.offers import Offers
 from kvhub.opening import build_members, check_sizes, observers, open_arena
 from kvhub.orders import Orders
 from kvhub.plugins import Registry
+from kvhub.pump import Pump
 from kvhub.router import bind
 from kvhub.search import Search
 from kvhub.sinks import Sinks
@@ -36,7 +36,6 @@ from kvhub.tail import Measure
 from kvhub.transport import Transport
 from kvhub.types import Found, Held, Key, Op, Peer
 
-T = TypeVar("T")
 RELEASED_AT_ONCE = 512
 
 
@@ -58,14 +57,12 @@ class Hub:
         self._searches: dict[str, Search] = {}
         self._fetches: dict[str, Fetch] = {}
         self._filling: dict[Key, int] = {}
-        self._calls: deque[Callable[[], None]] = deque()
-        self._news = threading.Event()
         self.answered = threading.Event()
         """Set whenever a search or a fetch has ended; whoever waits for one clears it."""
         self._closing = False
         self.offers = Offers(self)
         self.orders = Orders(self)
-        self._pump = threading.Thread(target=self._run, name="kvhub-pump", daemon=True)
+        self.pump = Pump(self._turn, self.reports)
 
     @classmethod
     def open(
@@ -92,7 +89,7 @@ class Hub:
         except BaseException:
             hub.close()
             raise
-        hub._pump.start()
+        hub.pump.start()
         hub._tell("kvhub_hub_opened")
         for warning in config.warnings:
             hub.reports.event("config.warning", level="warning", warning=warning)
@@ -167,8 +164,7 @@ class Hub:
                     search.give_up()
                 raise
 
-        self._calls.append(begin)
-        self.wake()
+        self.pump.call(begin)
         return None
 
     # -- fetching --------------------------------------------------------------------------------------------------
@@ -210,8 +206,7 @@ class Hub:
             self.arena.release(slots)
             return
         pieces = [slots[at : at + RELEASED_AT_ONCE] for at in range(0, len(slots), RELEASED_AT_ONCE)]
-        self._calls.extend(partial(self.arena.release, piece) for piece in pieces)
-        self.wake()
+        self.pump.call(*(partial(self.arena.release, piece) for piece in pieces))
 
     # -- storing ---------------------------------------------------------------------------------------------------
 
@@ -295,13 +290,16 @@ class Hub:
                 return step.member
         return None
 
-    def promise(self, keys: Sequence[Key]) -> Peer | None:
-        """Promise chunks to the peer that will be told of the result; None when this role offers nothing."""
+    def promise(self, keys: Sequence[Key], name: str = "") -> Peer | None:
+        """Promise chunks to the peer that will be told of the result; None when this role offers nothing.
+
+        With the `name` of a stream that `offers` knows, that ends and becomes the promise.
+        """
         transport = self.offer_step
         if transport is None or not transport.address():
             return None
         with self.lock:
-            name = self.offers.promise(keys, self.limits.lease)
+            name = self.offers.promise(keys, self.limits.lease, name)
         return Peer(transport.address(), self.incarnation, name)
 
     def warm_peer(self, peer: Peer) -> None:
@@ -310,37 +308,21 @@ class Hub:
             if isinstance(step.member, Transport):
                 self.jobs.guarded("connect_errors", step.name, step.member.connect, peer)
 
-    # -- the pump --------------------------------------------------------------------------------------------------
+    # -- news ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """There is news for the pump; from any thread."""
-        self._news.set()
+        self.pump.wake()
 
-    def _run(self) -> None:
-        while not self._closing:
-            self._news.clear()
-            while self._calls:
-                self._guarded(self._calls.popleft())
-            turned = self._guarded(lambda: min(self.jobs.turn(), self.offers.expire()))
-            until = time.monotonic() + 0.01 if turned is None else turned
-            if not self._calls:
-                self._news.wait(min(max(until - time.monotonic(), 0.0), 1.0))
-
-    def _guarded(self, call: Callable[[], T]) -> T | None:
-        """Without its pump a hub would answer nobody any more, so nothing ends it."""
-        try:
-            return call()
-        except BaseException as error:
-            self.reports.count("pump_errors", reason=type(error).__name__)
-            self.reports.event("pump.failed", level="error", error=repr(error))
-            return None
+    def _turn(self) -> float:
+        return min(self.jobs.turn(), self.offers.expire())
 
     def _member_changed(self, member: str, state: str, reason: str) -> None:
         self.reports.count("member_changes", member=member, reason=state)
         self.reports.event(
             f"member.{state}", level="info" if state == "up" else "warning", member=member, reason=reason
         )
-        self._calls.append(lambda: self._tell("kvhub_member_changed", name=member, state=state, reason=reason))
+        self.pump.call(lambda: self._tell("kvhub_member_changed", name=member, state=state, reason=reason))
 
     def _tell(self, hook: str, **fields: Any) -> None:
         for problem in self.registry.tell(hook, hub=self, **fields):
@@ -372,13 +354,11 @@ class Hub:
         """Finish background stores within `grace` seconds, close every member, free the arena; idempotent."""
         if self._closing:
             return
-        if self._pump.is_alive():
+        if self.pump.is_alive():
             self._tell("kvhub_hub_closing")
             self.flush(grace)
         self._closing = True
-        self.wake()
-        if self._pump.is_alive():
-            self._pump.join(5.0)
+        self.pump.end(5.0)
         for name, member in self.members.items():
             if not isinstance(member, HostStore):
                 try:

@@ -62,16 +62,36 @@ class Orders:
 
         Slots that did not arrive are freed as soon as the member has let go of them, not before.
         """
-        hub = self._hub
-        slots = hub.arena.claim(len(keys))
-        wanted = list(keys[: len(slots)])
+        slots = self.claim(len(keys))
         missing: list[Held | None] = [None] * (len(keys) - len(slots))
-        if missing:
-            hub.reports.count("arena_full", len(missing))
         if not slots:
             done(missing)
             return
-        free = set(slots)
+        self.fill(member, keys[: len(slots)], slots, seconds, lambda helds, _: done(helds + missing), peer=peer)
+
+    def claim(self, count: int) -> list[int]:
+        """Slots to load into, fewer where there is no room."""
+        slots = self._hub.arena.claim(count)
+        if len(slots) < count:
+            self._hub.reports.count("arena_full", count - len(slots))
+        return slots
+
+    def fill(
+        self,
+        member: str,
+        keys: Sequence[Key],
+        slots: Sequence[int],
+        seconds: float,
+        done: Callable[[list[Held | None], Completion], None],
+        *,
+        peer: Peer | None = None,
+    ) -> int:
+        """Load chunks into slots of ours, which are given away by this; the order's number.
+
+        `done` gets what arrived whole, with one lease each, and the completion.  Slots that did not arrive are freed
+        as soon as the member has let go of them, not before; all of them if the order is cancelled.
+        """
+        hub, free = self._hub, set(slots)
 
         def ended(completion: Completion) -> None:
             helds: list[Held | None] = []
@@ -83,17 +103,17 @@ class Orders:
                     hub.reports.count("faults", member=member, reason="layout")
                     good = False
                 if not good:
-                    self.doubt(member, wanted[at])
+                    self.doubt(member, keys[at])
                 made = completion.generated[at] if completion.generated else 0
                 helds.append(Held(slot, completion.lengths[at], layout, made) if good else None)
                 if good:
                     free.discard(slot)
-            done(helds + missing)
+            done(helds, completion)
 
-        self.send(
+        return self.send(
             member,
             Op.LOAD,
-            wanted,
+            keys,
             slots=slots,
             lengths=[hub.arena.region.slot_bytes] * len(slots),
             seconds=seconds,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,8 +14,12 @@ from kvhub.observe import Reports
 from kvhub.plan import Copy, Load
 from kvhub.types import Held, Key, Peer
 
+if TYPE_CHECKING:
+    from kvhub.hub import Hub
+
 PARAMS = "kvhub"
 """Under this name the engine-specific request parameters carry what a prefill promised."""
+LONGEST_NAME = 64
 
 
 @attrs.frozen
@@ -30,16 +35,34 @@ class Finish:
 def read_params(params: Mapping[str, Any]) -> tuple[Peer, int] | None:
     """The peer that a request's parameters name, and how many tokens it promised; None where they name none.
 
-    Raises ValueError for parameters that make no sense: they come from a client.
+    A stream promises the whole prompt, since nobody has counted its tokens yet.  Raises ValueError for parameters that
+    make no sense: they come from a client.
     """
     given = params.get(PARAMS)
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or stream_of(params):
         return None
     try:
-        peer = Peer(str(given["address"]), str(given["incarnation"]), str(given.get("promise", "")))
-        return peer, int(given["tokens"])
+        streaming = given.get("streaming") is True
+        peer = Peer(str(given["address"]), str(given["incarnation"]), str(given.get("promise", "")), streaming)
+        return peer, sys.maxsize if streaming else int(given["tokens"])
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{PARAMS}: {type(error).__name__}: {error}") from error
+
+
+def write_params(peer: Peer, tokens: int) -> dict[str, Any]:
+    """Request parameters that tell a decode of a promise."""
+    told = {"address": peer.address, "incarnation": peer.incarnation, "promise": peer.promise, "tokens": tokens}
+    return {PARAMS: told}
+
+
+def stream_of(params: Mapping[str, Any] | None) -> str:
+    """The name under which a prefill is to promise a request's chunks before they are computed; "" where it is not.
+
+    Such a request should begin as soon as the engine knows of it: the decode leg is on its way already.
+    """
+    given = params.get(PARAMS) if params and params.get("do_remote_decode") else None
+    name = given.get("promise") if isinstance(given, Mapping) and "address" not in given else None
+    return name if isinstance(name, str) and len(name) <= LONGEST_NAME else ""
 
 
 @attrs.frozen
@@ -60,6 +83,8 @@ class Request:
     peer: Peer | None = None
     promised: int = 0
     offers: bool = False
+    stream: str = ""
+    """The name of its promise while it is being computed."""
     computed: int = 0
     target: int = 0
     blocks: Sequence[int] = ()
@@ -77,6 +102,17 @@ class Request:
     counted: bool = False
     accounted: int = 0
     """Leading prompt tokens of which is known where they come from."""
+
+
+def announce(hub: Hub, state: Request) -> None:
+    """Promise what a request will bring, its prompt being keyed; unless it has ended by now."""
+    full, rest = divmod(state.prompt, state.chain.chunk_tokens)
+    keys = list(state.chain.keys[:full])
+    if rest and hub.measure.own.cuttable:
+        keys.append(state.chain.part_key(state.prompt))
+    with hub.lock:
+        if state.ended or not hub.offers.announce(state.stream, keys):
+            state.stream = ""
 
 
 @attrs.frozen

@@ -24,7 +24,18 @@ import attrs
 from kvhub.hub import Hub
 from kvhub.keys import Chain, Context
 from kvhub.plan import Copy, Report, StepPlan
-from kvhub.requests import PARAMS, Fill, Finish, Request, Sizes, build_load, count_prompt, read_params
+from kvhub.requests import (
+    Fill,
+    Finish,
+    Request,
+    Sizes,
+    announce,
+    build_load,
+    count_prompt,
+    read_params,
+    stream_of,
+    write_params,
+)
 from kvhub.tail import write_trailer
 from kvhub.types import Held, Peer
 
@@ -62,7 +73,8 @@ class Session:
         """A request that may use and make KV.  `tokens` is the engine's own, growing list; the prompt is in it now.
 
         `params` are the engine-specific request parameters: `do_remote_decode` asks for a promise at the end, an entry
-        `kvhub` names the peer that made one.  Parameters that make no sense count as none.
+        `kvhub` names the peer that made one.  Parameters that make no sense count as none.  Where `stream_of` finds a
+        name in them, call this as soon as the request is known; otherwise before its first lookup.
         """
         root = context.root(self.hub.facts.namespace)
         state = Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items))
@@ -73,6 +85,23 @@ class Session:
             state.peer, state.promised = named[0], min(named[1], len(tokens))
             self.hub.warm_peer(named[0])
         self._requests[request] = state
+        state.stream = stream_of(params) if self._stores and self.hub.offer_step is not None else ""
+        if state.stream:
+            self._announce(state)
+
+    def _announce(self, state: Request) -> None:
+        """Let a peer ask for what this request will bring."""
+        if state.prompt <= INLINE_TOKENS:
+            self._grow(state, state.prompt)
+            announce(self.hub, state)
+            return
+        state.on_pump = True
+
+        def grow() -> None:
+            state.chain.extend_kindly(state.tokens[state.chain.tokens : state.prompt])
+            announce(self.hub, state)
+
+        self.hub.pump.call(grow)
 
     def decline(self, params: Mapping[str, Any] | None) -> None:
         """A request with these parameters ended before it ever began here: its peer need not keep what it promised."""
@@ -168,6 +197,8 @@ class Session:
         self._grow(state, full * self.chunk_tokens)
         first, state.stored = state.stored, full
         slots = self.hub.reserve(state.chain.keys[first:full])
+        if state.stream:
+            self.hub.offers.brought(state.stream, full)
         length = self.hub.measure.chunk_bytes
         picked = [at for at, slot in enumerate(slots) if slot >= 0]
         if not picked:
@@ -220,10 +251,12 @@ class Session:
         if state.fetch is not None:
             # Blocks are being loaded: the plan still has to answer for them, and the engine keeps them until then.
             self._requests[request] = state
+            self.hub.offers.break_off(state.stream)
             return Finish(hold=False)
         self._let_go(request, state)
         if not aborted and len(blocks) * self.block_tokens >= computed > 0:
             params = self._keep_rest(request, state, min(computed, len(state.tokens)), blocks)
+        self.hub.offers.break_off(state.stream)
         if state.fills:
             self._closing[request] = tuple(sorted(state.fills))
         return Finish(hold=bool(state.fills), params=params)
@@ -265,18 +298,11 @@ class Session:
             keys.append(state.chain.part_key(computed))
         count = self.hub.run_with_filling(keys)
         tokens = computed if count == full + 1 else count * self.chunk_tokens
-        peer = self.hub.promise(keys[:count]) if count else None
+        peer = self.hub.promise(keys[:count], state.stream) if count else None
         if peer is None:
             self.hub.reports.count("nothing_to_promise")
             return None
-        return {
-            PARAMS: {
-                "address": peer.address,
-                "incarnation": peer.incarnation,
-                "promise": peer.promise,
-                "tokens": tokens,
-            }
-        }
+        return write_params(peer, tokens)
 
     # -- steps -----------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,17 @@ class Limits:
         validator=_above_zero,
         metadata={"help": "bytes of the arena when the role has no host tier"},
     )
+    stream_chunks: int = attrs.field(
+        default=8,
+        validator=_above_zero,
+        metadata={"help": "chunks that a decode pulls at a time from a prefill that still computes"},
+    )
+    stream_grace: float = attrs.field(
+        default=2.0,
+        converter=units.seconds,
+        validator=_above_zero,
+        metadata={"help": "seconds that a decode gives a prefill to hear of a streamed request"},
+    )
 
 
 @attrs.frozen

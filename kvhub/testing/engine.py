@@ -6,9 +6,10 @@ from kvhub.testing.engine_basic import BasicLaws
 from kvhub.testing.engine_flow import FlowLaws
 from kvhub.testing.engine_life import LifeLaws
 from kvhub.testing.engine_safety import SafetyLaws
+from kvhub.testing.engine_stream import StreamLaws
 
 
-class EngineContract(BasicLaws, SafetyLaws, LifeLaws, FlowLaws):
+class EngineContract(BasicLaws, SafetyLaws, LifeLaws, FlowLaws, StreamLaws):
     """Subclass this in a test file and define three fixtures; every law then runs on your adapter's engine.
 
         class TestMine(EngineContract):

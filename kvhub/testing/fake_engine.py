@@ -20,6 +20,7 @@ from kvhub.hub import Hub
 from kvhub.keys import Context, Namespace
 from kvhub.layout import Layout
 from kvhub.plugins import Registry
+from kvhub.requests import stream_of
 from kvhub.session import Session
 from kvhub.testing.engine_driver import EngineSetup, Result, Unable
 from kvhub.testing.fake_engine_copier import Copies, Ended, FakeCopier
@@ -110,6 +111,8 @@ class FakeEngine:
         most = -(-(len(prompt) + max_tokens + self.setup.drafts) // self.memory.layout.block_tokens)
         if not prompt or max_tokens < 1 or most > self.setup.blocks:
             raise ValueError(f"{name}: {len(prompt)} + {max_tokens} tokens do not fit {self.setup.blocks} blocks")
+        if self.session is not None and stream_of(params):
+            self.session.begin(name, job.tokens, job.context, params)
         self.queue.add(job)
         return name
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from kvhub import fetch, hub, keys, offers, requests, search, session, sinks, tail
+from kvhub import fetch, hub, keys, offers, requests, search, session, sinks, stream, tail
 from kvhub.testing import fake_engine
 
 
@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant(requests, "build_load", "max(state.computed - n * size, 0)", "0", "A10_live"),
     Mutant(requests, "build_load", "failed = () if state.ended else", "failed = () if True else", "A09_what_vanished"),
     Mutant(fetch.Fetch, "_one_over", "min(chunk * self.chunk_tokens, self.tokens)", "self.tokens", "A09_what_vanished"),
-    Mutant(fetch.Fetch, "_arrival", "if not self.hub.measure.fits(held.layout, count, held.length):", "if False:",
+    Mutant(fetch.Fetch, "_take", "if not self.hub.measure.fits(held.layout, count, held.length):", "if False:",
            "A13_a_short"),
     Mutant(tail.Measure, "layout", "not found.same_content(self.own)", "False", "opaque"),
     Mutant(SESSION, "lookup", "state.short >= MOST_SHORT", "False", "no_slot"),
@@ -89,8 +89,16 @@ MUTANTS = [
     Mutant(SESSION, "_keep_rest", "if rest and cut and self._stores:", "if False:", "F11_the_next"),
     Mutant(SESSION, "_filled", "replace=fill.tail is not None", "replace=False", "F11_a_new_tail"),
     Mutant(SESSION, "finish", "if not aborted and", "if", "A16"),
-    Mutant(offers.Offers, "answer", "any(self._hub.is_filling(key) for key in ticket.keys)", "False", "pull_waits"),
+    Mutant(offers.Offers, "answer", "any(self._is_to_come(key) for key in ticket.keys)", "False", "pull_waits"),
     Mutant(fetch.Fetch, "start", "if slot is not None:", "if False:", "E18_every"),
+    # Streams.
+    Mutant(offers.Offers, "_is_to_come", " or (key in self._to_come and key not in self._hub.arena)", "",
+           "stream_early_chunks"),
+    Mutant(SESSION, "finish", "    self.hub.offers.break_off(state.stream)\n    if state.fills:", "    if state.fills:",
+           "stream_whose_prefill_is_aborted"),
+    Mutant(stream.Stream, "_may_come", "return absent and", "return False and", "stream_prefill_that_hears"),
+    Mutant(stream.Stream, "stop", "self._drop(0)", "pass", "stream_whose_decode_is_aborted",
+           arguments=(("when", "while it loads"),)),
     Mutant(sinks.Sinks, "arrived", "if source.is_transport:", "if False:", "A17"),
     Mutant(requests, "_count_hits", "made = end - max(start, first)", "made = min(held.generated, end - start)",
            "F01_generated"),

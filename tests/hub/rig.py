@@ -181,8 +181,7 @@ def flushed(hub: Hub) -> Hub:
     """The same hub, once its background stores have ended and given back their slots."""
     assert hub.flush(PATIENCE)
     turned = threading.Event()
-    hub._calls.append(turned.set)  # run between two turns of the pump, so after the one that ended the last store
-    hub.wake()
+    hub.pump.call(turned.set)  # run between two turns of the pump, so after the one that ended the last store
     assert turned.wait(PATIENCE)
     return hub
 

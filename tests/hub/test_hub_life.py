@@ -152,7 +152,7 @@ def test_close_ends_in_bounded_time_whatever_members_do(rig: Rig, wrap: Any) -> 
     hub.close(grace=0.2)
     hub.close(grace=0.2)
     assert time.monotonic() - start < 5.0
-    assert not hub._pump.is_alive()
+    assert not hub.pump.is_alive()
     rig.hubs.remove(hub)
 
 

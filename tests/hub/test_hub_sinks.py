@@ -103,7 +103,7 @@ def test_B21_nothing_spins_while_a_store_is_slow(rig: Rig) -> None:
     for seed in range(6):
         store(hub, chain_of(prompt(2, seed)))
     wait(lambda: hub.reports.total("faults", reason="queue") == 8)
-    clock = time.pthread_getcpuclockid(hub._pump.ident or 0)
+    clock = time.pthread_getcpuclockid(hub.pump.ident or 0)
     before = time.clock_gettime(clock)
     time.sleep(0.4)
     assert time.clock_gettime(clock) - before < 0.1

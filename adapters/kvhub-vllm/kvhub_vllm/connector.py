@@ -95,6 +95,10 @@ class KvhubConnector(KVConnectorBase_V1):
 
     # -- scheduler -------------------------------------------------------------------------------------------------
 
+    def on_new_request(self, request: Any) -> None:
+        if self.scheduler is not None:
+            self.scheduler.arrived(request)
+
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         assert self.scheduler is not None
         return self.scheduler.matched(request, num_computed_tokens)

@@ -12,7 +12,7 @@ from kvhub.hub import Hub
 from kvhub.layout import Layout
 from kvhub.plan import Report, StepPlan
 from kvhub.plugins import Registry
-from kvhub.requests import Finish
+from kvhub.requests import Finish, stream_of
 from kvhub.session import Session
 from kvhub_vllm.context import context_of
 from kvhub_vllm.facts import check_engine, namespace
@@ -63,16 +63,27 @@ class SchedulerSide:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
-        """`get_num_new_matched_tokens`: tokens that can be loaded, always asynchronously; None is 'ask again'."""
+    def arrived(self, request: Any) -> None:
+        """`on_new_request`: a prompt that a decode pulls while it is computed begins before it is scheduled."""
+        if self.session is not None and stream_of(request.kv_transfer_params):
+            self._begin(request)
+
+    def _begin(self, request: Any) -> bool:
         name = request.request_id
         if not self._live.knows(name):
             context = context_of(request)
             if context is None:
                 self._live.hub.reports.count("uncacheable")
-                return 0, False
+                return False
             self._live.begin(name, request.all_token_ids, context, request.kv_transfer_params)
             self._requests[name] = request
+        return True
+
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """`get_num_new_matched_tokens`: tokens that can be loaded, always asynchronously; None is 'ask again'."""
+        name = request.request_id
+        if not self._begin(request):
+            return 0, False
         extra = self._live.lookup(name, computed)
         if extra is None:
             return None, False

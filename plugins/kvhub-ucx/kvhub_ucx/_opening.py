@@ -19,7 +19,7 @@ _BYTES = 256 * 1024
 def open_context(config: Config, name: str, region: Region) -> tuple[Context, dict[str, str]]:
     """A context with the region registered, and what was chosen, for the log.  Raises KvhubError."""
     library = load(config.provider)
-    settings = _settings.choose(config, users_environment())
+    settings = _settings.choose(config, users_environment(), library.version)
     context = None
     try:
         context = Context(library, settings)

@@ -18,6 +18,9 @@ _ALWAYS = {
     "MM_ERROR_HANDLING": "y",
     "RCACHE_MAX_UNRELEASED": "1024",
 }
+# UCX 1.13 aborts the process, by an assertion, when a peer is lost while a zero-copy message to it is half sent over TCP.
+_ABORTS_BEFORE = (1, 14)
+_WITHOUT_HARDWARE = {"tcp", "self", "posix", "sysv", "cma"}
 _TOGETHER = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
 
 
@@ -56,9 +59,13 @@ def devices(config: Config) -> str:
     return ",".join([name, *(rdma_devices() if name != "lo" and config.transports != "tcp" else [])])
 
 
-def choose(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings for `ucp_config_modify`.  What the user set as UCX_* in the environment is left to the user."""
+def choose(
+    config: Config, environment: Mapping[str, str] = os.environ, version: tuple[int, ...] = _ABORTS_BEFORE
+) -> dict[str, str]:
+    """Settings for a libucp of `version`.  What the user set as UCX_* in the environment is left to the user."""
     wanted = {"TLS": transports(config), "NET_DEVICES": devices(config), **_ALWAYS}
+    if version < _ABORTS_BEFORE and set(wanted["TLS"].split(",")) <= _WITHOUT_HARDWARE:
+        wanted["ZCOPY_THRESH"] = "inf"
     if any(f"UCX_{name}" in environment for name in _TOGETHER):
         # UCX refuses to start when messages that it may send do not fit into what it may receive.
         for name in _TOGETHER:

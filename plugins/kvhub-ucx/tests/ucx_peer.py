@@ -19,7 +19,7 @@ import kvhub.wire.arrivals
 import kvhub.wire.departures
 from kvhub.testing import Driver, FakeSource, make_context, make_key, make_payload
 from kvhub.types import Op, Peer
-from kvhub_ucx import Config, UcxTransport
+from kvhub_ucx import Config, UcxTransport, _libucp
 
 
 def _say(**facts: Any) -> None:
@@ -42,6 +42,8 @@ def _arrange(fault: str, after: int) -> None:
 
 
 def main() -> None:
+    # The first to ask decides for the process.
+    _libucp.load(os.environ.get("KVHUB_TEST_UCX_PROVIDER", "auto"))
     options = json.loads(sys.argv[1])
     chunks, length = options.pop("chunks", 0), options.pop("length", 1 << 20)
     incarnation, pull = options.pop("incarnation", "first"), options.pop("pull", None)

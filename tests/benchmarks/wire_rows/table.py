@@ -1,0 +1,38 @@
+"""The table of a medium, and what its rows have in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from wire_rows.cases import SINGLE
+from wire_rows.goals import Samples
+
+NOTES = """\
+GB/s (1e9 bytes) of payload; one64KiB is the time of one pull in µs.  Median of the rounds (least-most).
+Source on core 1, target on core 0, arenas of 320 MiB (memfd) walked through, so that memory is cold.
+  kvhub-*        pulls by key, one LOAD of 64 MiB (10000x32KiB: 312 MiB) at a time, `submit` until polled after `wake`:
+                 leases, XXH3-128 of every chunk at both ends and the word that it is whole are in it
+  default        the same with UCX's own settings where the plugin has others, all bytes through UCX
+  plain sockets  one connection, one request per 64 MiB; sendmsg and recvmsg_into of 1024 slots; nothing checked
+  NIXL           one transfer of the same descriptors, built before; state DONE at who started it; nothing checked
+  perftest       32 messages under way, one buffer that stays in the cache, nothing checked, no peer error handling
+  memcpy         one core's memmove, one call per chunk, both arenas in one process: no peer, nothing checked"""
+
+
+def table(medium: str, title: str, samples: Samples, rows: Sequence[str], cases: Sequence[str]) -> list[str]:
+    """Lines: a head and one for each row that has any figure."""
+    lines = [f"{title:<30}" + "".join(f"{case + (' µs' if case == SINGLE else ''):>19}" for case in cases)]
+    for row in rows:
+        cells = [_cell(samples.get((medium, row, case), ()), case) for case in cases]
+        if any(cell != "-" for cell in cells):
+            lines.append(f"  {row:<28}" + "".join(f"{cell:>19}" for cell in cells))
+    return lines
+
+
+def _cell(values: Sequence[float], case: str) -> str:
+    if not values:
+        return "-"
+    digits = 0 if case == SINGLE else 2
+    middle, low, high = (f"{value:.{digits}f}" for value in (median(values), min(values), max(values)))
+    return f"{middle} ({low}-{high})" if len(values) > 1 else middle
