@@ -142,8 +142,9 @@ class Bench:
         """Before anything else: one transport at each end, paired by a pull, then left alone."""
         assert isinstance(row, Ours)
         row.measure(Case(SINGLE), Amount(0, 1), first=False)
-        time.sleep(1.0)
-        self.idle[medium.name] = row.idle(1.0 if self.args.quick else IDLE_SECONDS)
+        rest, watched = (0.3, 0.5) if self.args.quick else (1.0, IDLE_SECONDS)
+        time.sleep(rest)
+        self.idle[medium.name] = row.idle(watched)
 
 
 def tell(bench: Bench) -> list[Goal]:

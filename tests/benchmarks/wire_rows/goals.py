@@ -55,7 +55,7 @@ class Goal:
         sign = "<=" if self.at_most else ">="
         floor = f"floor {self.floor:<5g}" if self.floor is not None else " " * 11
         verdict = "met  " if self.met else "SHORT"
-        words = f"  {self.name:<72} {self.value:7.3f}   goal {sign} {self.goal:<5g} {verdict} {floor}"
+        words = f"  {self.name:<70} {self.value:7.3f}   goal {sign} {self.goal:<5g} {verdict} {floor}"
         if not self.above_floor:
             words += " BELOW THE FLOOR"
         if self.doubtful:

@@ -11,7 +11,7 @@ from wire_rows.media import Medium
 from wire_rows.process import Process
 from wire_rows.rows import PULLER, SERVER, Amount, figure
 
-_QUIET = {"NIXL_LOG_LEVEL": "WARNING", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+_QUIET = {"NIXL_LOG_LEVEL": "WARN", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
 class Sockets:

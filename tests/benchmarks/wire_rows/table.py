@@ -22,11 +22,12 @@ Source on core 1, target on core 0, arenas of 320 MiB (memfd) walked through, so
 
 def table(medium: str, title: str, samples: Samples, rows: Sequence[str], cases: Sequence[str]) -> list[str]:
     """Lines: a head and one for each row that has any figure."""
-    lines = [f"{title:<30}" + "".join(f"{case + (' µs' if case == SINGLE else ''):>19}" for case in cases)]
+    head = "".join(f"{case + (' µs' if case == SINGLE else ''):>20}" for case in cases)
+    lines = [title, " " * 20 + head]
     for row in rows:
         cells = [_cell(samples.get((medium, row, case), ()), case) for case in cases]
         if any(cell != "-" for cell in cells):
-            lines.append(f"  {row:<28}" + "".join(f"{cell:>19}" for cell in cells))
+            lines.append(f"  {row:<18}" + "".join(f"{cell:>20}" for cell in cells))
     return lines
 
 
@@ -34,5 +35,7 @@ def _cell(values: Sequence[float], case: str) -> str:
     if not values:
         return "-"
     digits = 0 if case == SINGLE else 2
+    if min(values) >= 10:
+        digits = min(digits, 1)
     middle, low, high = (f"{value:.{digits}f}" for value in (median(values), min(values), max(values)))
     return f"{middle} ({low}-{high})" if len(values) > 1 else middle
