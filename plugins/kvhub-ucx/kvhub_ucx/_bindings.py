@@ -150,7 +150,8 @@ def missing(name: str) -> str:
     folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
     if spec is None:
         return f"there is no module {package}"
-    if not any(folder.joinpath(*rest.split(".")[:-1]).glob(f"{rest.split('.')[-1]}.*") for folder in folders):
+    inner, _, module = rest.rpartition(".")
+    if not any(any((folder / inner).glob(f"{module}.*")) for folder in folders):
         return _foreign(name, spec.origin or "?")
     return ""
 

@@ -18,7 +18,7 @@ _ALWAYS = {
     "MM_ERROR_HANDLING": "y",
     "RCACHE_MAX_UNRELEASED": "1024",
 }
-# UCX 1.13 aborts the process, by an assertion, when a peer is lost while a zero-copy message to it is half sent over TCP.
+# UCX 1.13 aborts the process, by an assertion, when a peer is lost while a zero-copy message to it is half sent on TCP.
 _ABORTS_BEFORE = (1, 14)
 _WITHOUT_HARDWARE = {"tcp", "self", "posix", "sysv", "cma"}
 _TOGETHER = ("TCP_TX_SEG_SIZE", "TCP_RX_SEG_SIZE")
