@@ -55,3 +55,8 @@ def layout(llm: Any) -> str:
 def reset(llm: Any) -> bool:
     """Empty the engine's prefix cache and, through the connector, the host tier."""
     return bool(llm.reset_prefix_cache(reset_connector=True))
+
+
+def fulfil(llm: Any, promise: str) -> None:
+    """What a decode says that needs nothing more of a promise."""
+    _side(llm).session.hub.offers.fulfilled(promise)

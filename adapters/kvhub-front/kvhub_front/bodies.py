@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvhub_front.peers import NAME
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PARAMS = "kv_transfer_params"
 
@@ -41,8 +43,11 @@ _DROPPED = (
 `stop_token_ids` go because an engine hands its KV over only when the leg ended by length."""
 
 
-def prefill_body(path: str, client: Mapping[str, Any]) -> dict[str, Any]:
-    """The prefill leg of a client's request to `path`, valid whatever the client asked of the output."""
+def prefill_body(path: str, client: Mapping[str, Any], entry: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The prefill leg of a client's request to `path`, valid whatever the client asked of the output.
+
+    `entry` is kvhub's in the parameters, where the decode leg does not wait for this one.
+    """
     body = {name: value for name, value in client.items() if name not in _DROPPED and not name.startswith("guided_")}
     if path == CHAT:
         # `echo` of a chat request extends the last message: it belongs to the prompt.
@@ -53,6 +58,8 @@ def prefill_body(path: str, client: Mapping[str, Any]) -> dict[str, Any]:
             body["tool_choice"] = "none"
     body.update(max_tokens=1, n=1, stream=False, ignore_eos=True)
     body[PARAMS] = {"do_remote_decode": True, "do_remote_prefill": False}
+    if entry is not None:
+        body[PARAMS][NAME] = dict(entry)
     return body
 
 

@@ -29,6 +29,12 @@ def parser() -> argparse.ArgumentParser:
         help="fail: the client gets the error; local: decode computes the prompt, and the answer says so in the "
         "header x-kvhub-prefill (default: %(default)s)",
     )
+    top.add_argument(
+        "--streaming",
+        action="store_true",
+        help="send both legs at once: decode pulls KV while prefill computes, and computes itself what does not come, "
+        "whatever --on-prefill-failure says (default: off)",
+    )
     top.add_argument("--prefill-deadline", default="300s", metavar="TIME", help="default: %(default)s")
     top.add_argument("--connect-deadline", default="5s", metavar="TIME", help="default: %(default)s")
     return top
@@ -42,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prefill=given.prefill,
             decode=given.decode,
             on_prefill_failure=given.on_prefill_failure,
+            streaming=given.streaming,
             prefill_deadline=given.prefill_deadline,
             connect_deadline=given.connect_deadline,
         )

@@ -31,6 +31,8 @@ class FrontConfig:
     """`fail`: the client gets the error.  `local`: decode computes the prompt, and the answer's header says so."""
     prefill_deadline: float = attrs.field(default=300.0, converter=seconds)
     """Seconds from a request's prefill leg being sent to its answer."""
+    streaming: bool = False
+    """Send both legs at once, for decode to pull while prefill computes; a prefill's failure then fails no request."""
     connect_deadline: float = attrs.field(default=5.0, converter=seconds)
     """Seconds to reach an engine's port; an engine that is not there must not cost more."""
 

@@ -94,6 +94,30 @@ async def _rig(
             yield Rig(first, second, front, url, client)
 
 
+@attrs.frozen
+class Fleet:
+    prefills: list[FakeEngine]
+    decodes: list[FakeEngine]
+    url: str
+    client: aiohttp.ClientSession
+
+
+@contextlib.asynccontextmanager
+async def _fleet(prefills: list[Behaviour], decodes: list[Behaviour], **config: Any) -> AsyncIterator[Fleet]:
+    async with contextlib.AsyncExitStack() as stack:
+        first = [await stack.enter_async_context(FakeEngine(one).up()) for one in prefills]
+        second = [await stack.enter_async_context(FakeEngine(one).up()) for one in decodes]
+        front = Front(FrontConfig(prefill=[one.url for one in first], decode=[one.url for one in second], **config))
+        url = await stack.enter_async_context(served(front.application()))
+        yield Fleet(first, second, url, await stack.enter_async_context(aiohttp.ClientSession()))
+
+
+@pytest.fixture
+def fleet() -> Callable[..., contextlib.AbstractAsyncContextManager[Fleet]]:
+    """`async with fleet(prefills, decodes, **config) as f`: several engines of each kind, by what they do."""
+    return _fleet
+
+
 @pytest.fixture
 def rig() -> Callable[..., contextlib.AbstractAsyncContextManager[Rig]]:
     """`async with rig(prefill=..., decode=..., **config) as r`: fake engines, a front and a client."""
