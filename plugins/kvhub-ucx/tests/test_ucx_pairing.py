@@ -236,7 +236,7 @@ def test_ucx_changes_nothing_of_the_process(ucx: None) -> None:
         assert 'libucx' not in sys.modules and 'libucp' not in Path('/proc/self/maps').read_text()
         before, environment, threads = caught(), dict(os.environ), len(os.listdir('/proc/self/task'))
         from kvhub_ucx import _libucp
-        library = _libucp.load()
+        library = _libucp.load(os.environ.get("KVHUB_TEST_UCX_PROVIDER", "auto"))
         assert len(os.listdir('/proc/self/task')) == threads
         context = _libucp.Context(library, {"TLS": "posix,tcp,self"})
         assert caught() == before and dict(os.environ) == environment
