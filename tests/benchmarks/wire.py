@@ -20,13 +20,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from wire_rows import media
 from wire_rows.cases import MIB, NAMES, SINGLE, Case
 from wire_rows.goals import DEFAULT, OURS, Goal, goals
 from wire_rows.load import Watch, wait_for_quiet
-from wire_rows.media import Medium
+from wire_rows.media import UCX_DEFAULTS, Medium
 from wire_rows.netns import Namespaces, NoNamespaces
 from wire_rows.peers import Nixl, Sockets
 from wire_rows.process import RowFailed
@@ -60,19 +62,27 @@ def say(text: str) -> None:
 
 def wanted(medium: Medium, nixl_python: Path | None) -> dict[str, Callable[[], Row]]:
     """The rows of a medium, by name, in the order of the table."""
-    found: dict[str, Callable[[], Row]] = {OURS: lambda: Ours(medium, "kvhub_ucx", OURS)}
+    found: dict[str, Callable[[], Row]] = {}
+
+    def ours(name: str, package: str = "kvhub_ucx", **more: Any) -> None:
+        found[name] = partial(Ours, medium, package, name, **more)
+
+    ours(OURS, mapped=medium.name == "shm")
+    if medium.name == "shm":
+        ours("kvhub-ucx checked", mapped=True, checksum="always")
+        ours("kvhub-ucx unmapped", require="posix")
     if medium.name in ("tcp", "shm"):
-        found[DEFAULT] = lambda: Ours(medium, "kvhub_ucx", DEFAULT, default=True)
+        ours(DEFAULT, environment=UCX_DEFAULTS, require="")
     if medium.network:
         if importlib.util.find_spec("kvhub_tcp"):
-            found["kvhub-tcp"] = lambda: Ours(medium, "kvhub_tcp", "kvhub-tcp")
-        found[Sockets.name] = lambda: Sockets(medium)
+            ours("kvhub-tcp", "kvhub_tcp")
+        found[Sockets.name] = partial(Sockets, medium)
     if nixl_python is not None:
         for operation in ("WRITE", "READ"):
-            found[f"NIXL {operation}"] = lambda operation=operation: Nixl(medium, nixl_python, operation)
-    for label, test in (("put", "ucp_put_bw"), ("tag", "tag_bw")):
-        found[f"perftest {label}"] = lambda test=test, label=label: Perftest(medium, test, f"perftest {label}")
-    found["memcpy cold"] = lambda: Memory(medium)
+            found[f"NIXL {operation}"] = partial(Nixl, medium, nixl_python, operation)
+    for label, test in (("perftest put", "ucp_put_bw"), ("perftest tag", "tag_bw")):
+        found[label] = partial(Perftest, medium, test, label)
+    found[Memory.name] = Memory
     return found
 
 

@@ -41,22 +41,21 @@ class Medium:
     def network(self) -> bool:
         return self.name in ("tcp", "veth")
 
-    def options(self, package: str, default: bool) -> dict[str, Any]:
-        """Options of a kvhub transport: the default rows let UCX carry all bytes, as UCX by itself does it."""
+    def options(self, package: str) -> dict[str, Any]:
+        """Options of a kvhub transport."""
         options = dict(self.ours) if package == "kvhub_ucx" else {}
-        if default:
-            options["path"] = "message"
         if self.server_enter:
             options["secret_env"] = "KVHUB_BENCH_SECRET"
         return options
 
 
 _LOOPBACK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+_TCP = {"transports": "tcp", "require": "tcp"}
 _CMA = {"UCX_TLS": "cma,tcp,self", "UCX_NET_DEVICES": "lo"}
 
 
 def tcp() -> Medium:
-    return Medium("tcp", "TCP loopback", _LOOPBACK, {"transports": "tcp"}, _LOOPBACK)
+    return Medium("tcp", "TCP loopback", _LOOPBACK, _TCP, _LOOPBACK)
 
 
 def shm() -> Medium:
@@ -64,7 +63,9 @@ def shm() -> Medium:
 
 
 def cma() -> Medium:
-    return Medium("cma", "CMA (process_vm_readv/writev)", _CMA, {"transports": "cma", "path": "put"}, _CMA)
+    return Medium(
+        "cma", "CMA (process_vm_readv/writev)", _CMA, {"transports": "cma", "path": "put", "require": "cma"}, _CMA
+    )
 
 
 def veth(spaces: Namespaces) -> Medium:
@@ -72,7 +73,7 @@ def veth(spaces: Namespaces) -> Medium:
         "veth",
         f"TCP over veth between two network namespaces, MTU {netns.MTU}",
         {"UCX_TLS": "tcp,self"},
-        {"transports": "tcp"},
+        _TCP,
         {"UCX_TLS": "tcp,self"},
         server_host=netns.SERVER_HOST,
         puller_host=netns.PULLER_HOST,

@@ -20,19 +20,22 @@ class Memcpy:
     def pull(self, case: str, count: int, check: bool) -> dict[str, Any]:
         what, bad, seconds = Case(case), 0, []
         source, target = (ctypes.addressof(ctypes.c_char.from_buffer(view)) for view in (self.source, self.target))
-        for turn in range(count):
+        size, move = what.bytes, ctypes.memmove
+        for turn in range(count + check):
             from_, to = what.slots_of(self.pulls.get(case, 0))
             self.pulls[case] = self.pulls.get(case, 0) + 1
-            if check and not turn:
+            checked = check and not turn
+            if checked:
                 clear(self.target, what, to)
-            size, move = what.bytes, ctypes.memmove
             pairs = [(target + b * size, source + a * size) for a, b in zip(from_, to, strict=True)]
             start = time.perf_counter()
             for there, here in pairs:
                 move(there, here, size)
-            seconds.append(time.perf_counter() - start)
-            if check and not turn:
+            took = time.perf_counter() - start
+            if checked:
                 bad = wrong(self.target, what, from_, to)
+            else:
+                seconds.append(took)
         return {"seconds": seconds, "bytes": what.total, "wrong": bad}
 
 

@@ -94,9 +94,11 @@ class Hub:
             np.frombuffer(view, np.uint8)[:] = 1
         return {}
 
-    def open(self, case: str, serves: bool, options: dict[str, Any]) -> dict[str, Any]:
-        what = Case(case)
-        region = attrs.evolve(self.arena.region, slot_bytes=what.bytes, slots=what.slots)
+    def open(self, case: str, serves: bool, mapped: bool, options: dict[str, Any]) -> dict[str, Any]:
+        """Attach a transport; unless `mapped` it cannot tell its peer where the arena is, as if on another machine."""
+        what, own = Case(case), self.arena.region
+        name = own.name if mapped else ""
+        region = attrs.evolve(own, slot_bytes=what.bytes, slots=what.slots, name=name)
         transport, missing = build(self.package, options, "server" if serves else "puller")
         opened = _Open(what, transport, threading.Event())
         transport.attach(region, opened.woken.set)
@@ -106,17 +108,18 @@ class Hub:
         return {"peer": [transport.address(), transport.context.incarnation], "missing": missing}
 
     def pull(self, case: str, peer: list[str], count: int, check: bool) -> dict[str, Any]:
-        """`count` pulls, one after another; seconds of each, and how many chunks were wrong in the first."""
+        """`count` pulls, one after another; seconds of each.  With `check` one more before, compared byte for byte."""
         opened, bad, seconds = self.opened[case], 0, []
-        for turn in range(count):
+        for turn in range(count + check):
             source, target = opened.case.slots_of(opened.pulls)
             opened.pulls += 1
-            first = check and turn == 0
-            if first:
+            keys = [key_of(case, slot) for slot in source]
+            if check and not turn:
                 clear(self.arena.region.view, opened.case, target)
-            seconds.append(self._pull(opened, [key_of(case, slot) for slot in source], target, Peer(*peer)))
-            if first:
+                self._pull(opened, keys, target, Peer(*peer))
                 bad = wrong(self.arena.region.view, opened.case, source, target)
+            else:
+                seconds.append(self._pull(opened, keys, target, Peer(*peer)))
         return {"seconds": seconds, "bytes": opened.case.total, "wrong": bad}
 
     def _pull(self, opened: _Open, keys: list[Key], target: list[int], peer: Peer) -> float:

@@ -31,7 +31,7 @@ class Sockets:
 
     def measure(self, case: Case, amount: Amount, first: bool) -> float | None:
         count = amount.pulls(case)
-        self._server.tell("serve", count=count)
+        self._server.tell("serve", count=count + first)
         answer = self._puller.ask("pull", case=case.name, count=count, check=first)
         self._server.answer()
         return figure(self.name, case, answer)

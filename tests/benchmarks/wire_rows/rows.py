@@ -6,6 +6,7 @@ processes, the server sits on core 1 and the puller on core 0; memcpy, which nee
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from statistics import median
@@ -15,7 +16,7 @@ import attrs
 
 from wire_rows import perftest
 from wire_rows.cases import SCATTER, SINGLE, Case
-from wire_rows.media import UCX_DEFAULTS, Medium
+from wire_rows.media import Medium
 from wire_rows.process import Process, RowFailed
 
 PULLER, SERVER = 0, 1
@@ -58,9 +59,10 @@ class WrongBytes(RowFailed):
 class Memory:
     """memcpy, between cold arenas."""
 
-    def __init__(self, medium: Medium) -> None:
-        self.name = "memcpy cold"
-        self._process = Process("memcpy", "-", PULLER, enter=())
+    name = "memcpy cold"
+
+    def __init__(self) -> None:
+        self._process = Process("memcpy", "-", PULLER)
 
     def measure(self, case: Case, amount: Amount, first: bool) -> float | None:
         return figure(self.name, case, self._process.ask("pull", case=case.name, count=amount.pulls(case), check=first))
@@ -97,10 +99,19 @@ class Perftest:
 class Ours:
     """A kvhub transport; the server's and the puller's are opened per chunk size and stay open."""
 
-    def __init__(self, medium: Medium, package: str, label: str, default: bool = False) -> None:
-        self.name, self.medium = label, medium
-        self.options = medium.options(package, default)
-        env = {"KVHUB_BENCH_SECRET": "only for this benchmark", **(UCX_DEFAULTS if default else {})}
+    def __init__(
+        self,
+        medium: Medium,
+        package: str,
+        label: str,
+        *,
+        mapped: bool = False,
+        environment: Mapping[str, str] | None = None,
+        **options: str,
+    ) -> None:
+        self.name, self.medium, self.mapped = label, medium, mapped
+        self.options = {**medium.options(package), **options}
+        env = {"KVHUB_BENCH_SECRET": "only for this benchmark", **(environment or {})}
         self._opened: dict[str, list[str]] = {}
         self.missing: list[str] = []
         with ExitStack() as undo:
@@ -119,10 +130,11 @@ class Ours:
             answers = []
             for process, host in ((self._server, self.medium.server_host), (self._puller, self.medium.puller_host)):
                 options = {**self.options, "listen": f"{host}:0"}
-                answers.append(process.ask("open", case=case, serves=process is self._server, options=options))
+                serves = process is self._server
+                answers.append(process.ask("open", case=case, serves=serves, mapped=self.mapped, options=options))
             self._opened[case], self.missing = answers[0]["peer"], answers[0]["missing"]
             # Pairing, and the first look at the peer's memory, are not what is measured.
-            self._puller.ask("pull", case=case, peer=self._opened[case], count=1, check=True)
+            self._puller.ask("pull", case=case, peer=self._opened[case], count=1, check=False)
         return self._opened[case]
 
     def measure(self, case: Case, amount: Amount, first: bool) -> float | None:
@@ -132,8 +144,6 @@ class Ours:
 
     def idle(self, seconds: float) -> float:
         """The busier one's share of a core, while nobody asks anything of either."""
-        import time
-
         before = [process.ask("cpu") for process in (self._server, self._puller)]
         time.sleep(seconds)
         after = [process.ask("cpu") for process in (self._server, self._puller)]

@@ -78,11 +78,12 @@ class Sockets:
 
     def pull(self, case: str, count: int, check: bool) -> dict[str, Any]:
         what, bad, seconds = Case(case), 0, []
-        for turn in range(count):
+        for turn in range(count + check):
             number = self.pulls.get(case, 0)
             self.pulls[case] = number + 1
             source, target = what.slots_of(number)
-            if check and not turn:
+            checked = check and not turn
+            if checked:
                 clear(self.memory, what, target)
             groups = list(_groups(_views(self.memory, what, target)))
             start = time.perf_counter()
@@ -93,9 +94,11 @@ class Sockets:
                     if not got:
                         raise ConnectionError("the server's end closed")
                     _cut(group, got)
-            seconds.append(time.perf_counter() - start)
-            if check and not turn:
+            took = time.perf_counter() - start
+            if checked:
                 bad = wrong(self.memory, what, source, target)
+            else:
+                seconds.append(took)
         return {"seconds": seconds, "bytes": what.total, "wrong": bad}
 
 

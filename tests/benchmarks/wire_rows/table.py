@@ -12,8 +12,12 @@ NOTES = """\
 GB/s (1e9 bytes) of payload; one64KiB is the time of one pull in µs.  Median of the rounds (least-most).
 Source on core 1, target on core 0, arenas of 320 MiB (memfd) walked through, so that memory is cold.
   kvhub-*        pulls by key, one LOAD of 64 MiB (10000x32KiB: 312 MiB) at a time, `submit` until polled after `wake`:
-                 leases, XXH3-128 of every chunk at both ends and the word that it is whole are in it
-  default        the same with UCX's own settings where the plugin has others, all bytes through UCX
+                 leases, XXH3-128 of every chunk at both ends and the word that it is whole are in it.
+                 TCP, veth: the arena's name is withheld, so that all bytes take the network, as between two machines
+                 shared memory: the puller maps the peer's arena; as by default, nothing is checked on one machine
+  checked        the same with `checksum: always`
+  unmapped       the arena's name is withheld: UCX's shared memory
+  default        unmapped, and with UCX's own settings wherever the plugin has others
   plain sockets  one connection, one request per 64 MiB; sendmsg and recvmsg_into of 1024 slots; nothing checked
   NIXL           one transfer of the same descriptors, built before; state DONE at who started it; nothing checked
   perftest       32 messages under way, one buffer that stays in the cache, nothing checked, no peer error handling
