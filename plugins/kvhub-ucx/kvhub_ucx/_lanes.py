@@ -11,11 +11,6 @@ from kvhub_ucx.config import Config
 _LANE = re.compile(r"lane\[\d+\]: +\d+:(\w+)/(\S+?)\.\d+ ")
 
 
-def transports(lanes: Iterable[str]) -> tuple[str, ...]:
-    """`posix`, `tcp` of `posix/memory`, `tcp/lo`: each once, for counters."""
-    return tuple(dict.fromkeys(lane.partition("/")[0] for lane in lanes))
-
-
 def lacking(config: Config, lanes: Iterable[str]) -> str:
     """What is wrong when `require` is set and no lane is of that kind; empty where all is well."""
     wanted = tuple(config.require.split(",")) if config.require else ()

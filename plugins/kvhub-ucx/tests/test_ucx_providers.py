@@ -315,7 +315,6 @@ _PRINTED = """
 
 def test_lanes_of_a_printout() -> None:
     assert _lanes.parse(_PRINTED) == ("rc_mlx5/mlx5_0:1", "tcp/eth0")
-    assert _lanes.transports(_lanes.parse(_PRINTED)) == ("rc_mlx5", "tcp")
     assert _lanes.parse("") == ()
 
 
