@@ -66,6 +66,6 @@ bench-wire: venv
 	$(CORE) tests/benchmarks/wire.py --nixl-python .venv-nixl/bin/python $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv .venv-vllm .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .ucx-system .venv-vllm .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name '*.egg-info' -not -path './.git/*' -prune -exec rm -rf {} +
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
