@@ -80,13 +80,13 @@ def _library_with_verbs(root: Path) -> Path:
     return root / "lib"
 
 
-def test_E13_auto_without_rdma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_without_rdma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_providers, "RDMA_DEVICES", tmp_path / "none")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(_library_with_verbs(tmp_path)))
     assert _providers._order() == ("ucxx", "wheel", "ucx-py", "system")
 
 
-def test_E13_auto_with_rdma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_with_rdma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The library with verbs goes first, if it is there; devices alone change nothing."""
     monkeypatch.setattr(_providers, "RDMA_DEVICES", _device(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -97,7 +97,7 @@ def test_E13_auto_with_rdma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert _settings.rdma_devices() == ["mlx5_0:1"]
 
 
-def test_E13_auto_keeps_a_binding_whose_library_has_verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_keeps_a_binding_whose_library_has_verbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_providers, "RDMA_DEVICES", _device(tmp_path))
     monkeypatch.setattr(_providers, "_library", lambda name: _library_with_verbs(tmp_path / name) / "libucp.so.0")
     assert _providers._order() == ("ucxx", "wheel", "ucx-py", "system")
@@ -333,7 +333,7 @@ def _pull_one(ours: Any, theirs: Any) -> Any:
     return ours.driver.wait(batch, 25.0)
 
 
-def test_E12_a_missing_lane_may_be_a_warning(open_hub: OpenHub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_lane_may_be_a_warning(open_hub: OpenHub, capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = open_hub("ours", path="message", require="rc_mlx5", require_action="warn"), open_hub("theirs")
     theirs.source.put(make_key(0), make_payload(0, 5000))
     for _ in range(2):
