@@ -1,6 +1,7 @@
 """How the payloads of one pull come in: by messages, by the peer's puts, or by our own reading of its arena.
 
-Nothing is visible before the commit has been heard, agrees with what was offered, and every check has been made.
+Nothing is visible before the commit has been heard, agrees with what was offered, and every check has been made.  Loops
+over chunks are written for ten thousand of them: each costs time that the bytes do not take.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import abc
 import enum
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvhub.types import Batch, Completion, Outcome
 from kvhub.wire import frames
 from kvhub.wire.greeting import Refusal
-from kvhub.wire.groups import CHECK_BYTES, GROUP_BYTES, Pieces, check, moves, plan, seal_of
+from kvhub.wire.groups import CHECK_BYTES, Group, Pieces, checks_of, moves, plan, seal_of
 from kvhub.wire.lane import CANCELED, DONE, IN_PROGRESS, Lane, LaneError
 from kvhub.wire.mapped import copy
 
@@ -41,12 +43,18 @@ class Pull(abc.ABC):
         self.step = Step.ASKED
         self.cut_at = float("inf")
         """STOPPING: when to stop being patient."""
-        self.outcomes: list[Outcome | None] = [None] * len(batch.keys)
-        self.lengths = [0] * len(batch.keys)
         self.reason = ""
         self.moved = 0
-        self.offered: list[int] = []
+        self.offered: Sequence[int] = ()
+        """Bytes of each chunk, negative where nothing comes; empty until the offer was heard."""
+        self.coming: Sequence[int] = ()
+        """Indexes of the chunks that were offered."""
+        self.groups: list[Group] = []
         self.commit: frames.Commit | None = None
+        self._checks = bytearray()
+        """What the server says of all parts so far, in order."""
+        self._bad: set[int] = set()
+        self._settled = False
         self._layouts: list[str] | None = None
         self._generated: list[int] | None = None
 
@@ -70,8 +78,8 @@ class Pull(abc.ABC):
         """See what has come; how many steps that was.  Raises LaneError."""
 
     @abc.abstractmethod
-    def settle(self, commit: frames.Commit) -> None:
-        """The commit has come: look at what it says.  Raises Refusal."""
+    def take_checks(self, checks: bytes, *, last: bool) -> None:
+        """What the server says of the next parts.  Raises Refusal where that cannot be."""
 
     @abc.abstractmethod
     def stopped(self, groups: int) -> None:
@@ -83,103 +91,114 @@ class Pull(abc.ABC):
     # What they share.
 
     def take_offer(self, offer: frames.Offer) -> None:
-        """Mark what will not come and begin with what will.  Raises Refusal for an offer that lies."""
+        """Note what will not come and begin with what will.  Raises Refusal for an offer that lies."""
         count = len(self.batch.keys)
         lengths = numbers("q", offer.lengths, count)
-        generated = numbers("I", offer.generated or bytes(4 * count), count)
-        which = numbers("H", offer.which or bytes(2 * count), count)
-        for index, length in enumerate(lengths):
-            if length < 0:
-                self.outcomes[index] = Outcome.MISS if length == frames.ABSENT else Outcome.FAILED
-                self.reason = self.reason or ("oversize" if length != frames.ABSENT else "")
-            elif length > self.batch.lengths[index]:
-                raise Refusal("protocol", f"the peer offers {length} bytes for a room of {self.batch.lengths[index]}")
-        if max(which, default=0) >= max(len(offer.layouts), 1):
-            raise Refusal("protocol", "the peer offers a layout that it does not name")
-        if any(generated):
-            self._generated = list(generated)
+        for length, room in zip(lengths, self.batch.lengths, strict=True):
+            if length > room:
+                raise Refusal("protocol", f"the peer offers {length} bytes for a room of {room}")
+        if offer.generated:
+            self._generated = list(numbers("I", offer.generated, count))
         layouts = [self.link.layout_here(text) for text in offer.layouts or [""]]
-        if any(layouts):
-            self._layouts = [layouts[one] for one in which]
-        self.offered = list(lengths)
+        if offer.which or any(layouts):
+            which = numbers("H", offer.which or bytes(2 * count), count)
+            if max(which, default=0) >= len(layouts):
+                raise Refusal("protocol", "the peer offers a layout that it does not name")
+            self._layouts = [layouts[one] for one in which] if any(layouts) else None
+        self.offered = lengths
+        if min(lengths, default=0) < 0:
+            self.coming = [index for index, length in enumerate(lengths) if length >= 0]
+            self.reason = "oversize" if frames.OVERSIZE in lengths else ""
+        else:
+            self.coming = range(count)
+        self.groups = plan(lengths)
         self.step = Step.RUNNING
         if self.coming:
             self.begin(offer)
 
     @property
-    def coming(self) -> list[int]:
-        """Indexes of the chunks that were offered."""
-        return [index for index, length in enumerate(self.offered) if length >= 0]
-
-    @property
     def complete(self) -> bool:
-        """Whether everything offered has come and was committed."""
-        return self.step is Step.RUNNING and self.commit is not None and not self.under_way
+        """Whether everything offered has come, was committed and was judged."""
+        if self.step is not Step.RUNNING or self.commit is None or self.under_way:
+            return False
+        if not self._settled:
+            self._settled = True
+            self._settle(self.commit)
+        return True
+
+    def _settle(self, commit: frames.Commit) -> None:
+        coming, keys, lengths = self.coming, self.batch.keys, self.offered
+        if len(coming) < len(keys):
+            keys, lengths = tuple(keys[index] for index in coming), [lengths[index] for index in coming]
+        if seal_of(keys, lengths, self._checks) != commit.digest:
+            self._bad.update(coming)
+            self.reason = self.reason or "commit"
 
     def take_commit(self, commit: frames.Commit) -> None:
         """Raises Refusal for a commit that cannot be."""
         if self.step is Step.RUNNING:
             if self.commit is not None or commit.count != len(self.coming):
                 raise Refusal("protocol", f"a commit of {commit.count} chunks for {len(self.coming)} offered")
+            self.take_checks(commit.checks, last=True)
             self.commit = commit
-            self.settle(commit)
 
-    def agrees(self, checks: list[bytes]) -> bool:
-        """Whether the commit speaks for these checks of the chunks that came."""
-        assert self.commit is not None
-        coming = self.coming
-        keys, lengths = (self.batch.keys[index] for index in coming), (self.offered[index] for index in coming)
-        return seal_of(keys, lengths, checks) == self.commit.digest
+    def judge(self, group: Group, expected: bytes | bytearray) -> None:
+        """Compare the parts of a group in their slots with what the server said of them."""
+        batch = self.batch
+        found = checks_of(self.link.wire.region, group, batch.keys, batch.slots)
+        if b"".join(found) != expected:
+            for place, (part, own) in enumerate(zip(group, found, strict=True)):
+                if own != expected[place * CHECK_BYTES : (place + 1) * CHECK_BYTES]:
+                    self._bad.add(part.chunk)
+            self.reason = "checksum"
 
-    def judge(self, index: int, expected: bytes) -> None:
-        """Compare a payload in its slot with what the server said of it."""
-        payload = self.link.wire.region.slot(self.batch.slots[index], self.offered[index])
-        if check(self.batch.keys[index], payload) == expected:
-            self.outcomes[index] = Outcome.DONE
-        else:
-            self.spoil([index], "checksum")
-
-    def spoil(self, indexes: list[int], reason: str) -> None:
+    def spoil(self, group: Group, reason: str) -> None:
         self.reason = reason
-        for index in indexes:
-            self.outcomes[index] = Outcome.CORRUPT
+        self._bad.update(part.chunk for part in group)
 
     @property
     def good(self) -> int:
-        return sum(one is Outcome.DONE for one in self.outcomes)
+        return len(self.coming) - len(self._bad) if self._settled else 0
 
     def completion(self, rest: Outcome, reason: str) -> Completion:
-        """How the batch ended; `rest` is for chunks about which nothing is known, or that were never committed."""
-        found: list[Outcome | None] = list(self.outcomes)
-        if not self.complete:
-            found = [None if one is Outcome.DONE else one for one in found]
-        outcomes = tuple(rest if one is None else one for one in found)
+        """How the batch ended; `rest` is for chunks that were offered, or about which nothing is known."""
+        done = self.complete
+        one = Outcome.DONE if done else rest
+        outcomes = [one] * len(self.batch.keys)
+        if len(self.coming) < len(self.offered):
+            for index, length in enumerate(self.offered):
+                if length < 0:
+                    outcomes[index] = Outcome.MISS if length == frames.ABSENT else Outcome.FAILED
+        for index in self._bad:
+            outcomes[index] = Outcome.CORRUPT
+        if done and not self._bad and len(self.coming) == len(self.offered):
+            lengths = tuple(self.offered)
+        else:
+            lengths = tuple(self.offered[index] if found is Outcome.DONE else 0 for index, found in enumerate(outcomes))
         return Completion(
             id=self.batch.id,
-            outcomes=outcomes,
-            lengths=tuple(self.offered[index] if one is Outcome.DONE else 0 for index, one in enumerate(outcomes)),
+            outcomes=tuple(outcomes),
+            lengths=lengths,
             layouts=None if self._layouts is None else tuple(self._layouts),
             generated=None if self._generated is None else tuple(self._generated),
             moved=self.moved,
-            reason=reason if any(one is None for one in found) else self.reason,
+            reason=self.reason if done or (self.offered and not self.coming) else reason or self.reason,
         )
 
 
 class MessagePull(Pull):
-    """Receives are posted, then the server may send; each message carries the checks of its payloads."""
+    """Receives are posted, then the server may send; each message carries the checks of its parts."""
 
     def __init__(self, link: PullLink, batch: Batch, transfer: int, deadline: float) -> None:
         super().__init__(link, batch, transfer, deadline)
-        self._posted: deque[tuple[int, int, Pieces, list[int]]] = deque()
-        self._checks: dict[int, bytes] = {}
+        self._posted: deque[tuple[int, int, Pieces, Group]] = deque()
 
     def begin(self, offer: frames.Offer) -> None:
-        region, lane = self.link.wire.region, self.link.data
-        for number, indexes in enumerate(plan(self.offered)):
-            slots = [self.batch.slots[index] for index in indexes]
-            pieces = Pieces(region, slots, [self.offered[index] for index in indexes])
+        region, lane, slots = self.link.wire.region, self.link.data, self.batch.slots
+        for number, group in enumerate(self.groups):
+            pieces = Pieces(region, group, slots)
             request = lane.receive(self.transfer << 32 | number, pieces)
-            self._posted.append((number, request, pieces, indexes))
+            self._posted.append((number, request, pieces, group))
         self.link.say(frames.Go(self.transfer))
 
     @property
@@ -189,7 +208,7 @@ class MessagePull(Pull):
     def advance(self) -> int:
         lane, ended = self.link.data, 0
         while self._posted:
-            _, request, pieces, indexes = self._posted[0]
+            _, request, pieces, group = self._posted[0]
             status, length = lane.received(request)
             if status == IN_PROGRESS:
                 break
@@ -200,29 +219,18 @@ class MessagePull(Pull):
                 continue
             if status != DONE:
                 raise LaneError(f"a receive ended with status {status}")
-            self._verify(pieces, indexes, whole=length == pieces.message_bytes)
-        if ended and self.complete:
-            self._conclude()
+            self.moved += pieces.payload_bytes
+            checks = pieces.checks.tobytes()
+            self._checks += checks
+            if length == pieces.message_bytes:
+                self.judge(group, checks)
+            else:
+                self.spoil(group, "length")
         return ended
 
-    def _verify(self, pieces: Pieces, indexes: list[int], *, whole: bool) -> None:
-        self.moved += pieces.payload_bytes
-        if not whole:
-            self.spoil(indexes, "length")
-            return
-        checks = pieces.checks.tobytes()
-        for place, index in enumerate(indexes):
-            self._checks[index] = checks[place * CHECK_BYTES : (place + 1) * CHECK_BYTES]
-            self.judge(index, self._checks[index])
-
-    def settle(self, commit: frames.Commit) -> None:
-        # Messages and frames come over two connections: the last message may still be under way.
-        if self.complete:
-            self._conclude()
-
-    def _conclude(self) -> None:
-        if not self.agrees([self._checks.get(index, b"") for index in self.coming]):
-            self.spoil(self.coming, self.reason or "commit")
+    def take_checks(self, checks: bytes, *, last: bool) -> None:
+        if checks or not last:
+            raise Refusal("protocol", "checks beside those of the messages")
 
     def stopped(self, groups: int) -> None:
         for number, request, _, _ in self._posted:
@@ -235,122 +243,129 @@ class MessagePull(Pull):
             lane.free(request)
 
 
-class PutPull(Pull):
-    """The server writes into our slots, flushes, and commits with the checks."""
+class _CheckedLater(Pull):
+    """The checks come over the control connection."""
+
+    def __init__(self, link: PullLink, batch: Batch, transfer: int, deadline: float) -> None:
+        super().__init__(link, batch, transfer, deadline)
+        self._unjudged: deque[Group] = deque()
+        self._judged = 0
+
+    def begin(self, offer: frames.Offer) -> None:
+        self._unjudged.extend(self.groups)
+
+    @property
+    def judging(self) -> bool:
+        """Whether checks are at hand that were not made yet."""
+        unjudged = self._unjudged
+        return bool(unjudged) and self._judged + CHECK_BYTES * len(unjudged[0]) <= len(self._checks)
+
+    def judge_next(self) -> int:
+        """One group, so that other peers' transfers go on meanwhile."""
+        if not self.judging:
+            return 0
+        group = self._unjudged.popleft()
+        end = self._judged + CHECK_BYTES * len(group)
+        self.judge(group, self._checks[self._judged : end])
+        self._judged = end
+        return 1
+
+    def take_checks(self, checks: bytes, *, last: bool) -> None:
+        self._checks += checks
+        wanted = CHECK_BYTES * sum(map(len, self.groups))
+        if len(self._checks) > wanted or (last and len(self._checks) != wanted):
+            raise Refusal("protocol", f"{len(self._checks)} bytes of checks where {wanted} are due")
+
+
+class PutPull(_CheckedLater):
+    """The server writes into our slots, says so group by group, and commits."""
 
     def __init__(self, link: PullLink, batch: Batch, transfer: int, deadline: float) -> None:
         super().__init__(link, batch, transfer, deadline)
         self._open = True
         """From the request on: the server writes without asking again."""
         self.step = Step.RUNNING
-        self._judged: deque[tuple[int, bytes]] = deque()
 
     def asked(self) -> bytes:
         return array("Q", self.batch.slots).tobytes()
 
-    def begin(self, offer: frames.Offer) -> None:
-        """Nothing to do: it is under way."""
+    def take_offer(self, offer: frames.Offer) -> None:
+        super().take_offer(offer)
+        self._open = bool(self.coming)
 
     @property
     def under_way(self) -> bool:
-        return self._open or bool(self._judged)
+        return self._open or (bool(self._unjudged) and self.step is Step.RUNNING)
 
-    def settle(self, commit: frames.Commit) -> None:
-        checks = cut(commit.checks, commit.count)
-        self._open = False
-        self.moved = sum(self.offered[index] for index in self.coming)
-        if self.agrees(checks):
-            self._judged.extend(zip(self.coming, checks, strict=True))
-        else:
-            self.spoil(self.coming, "commit")
+    def take_checks(self, checks: bytes, *, last: bool) -> None:
+        super().take_checks(checks, last=last)
+        if last:
+            self._open = False
 
     def advance(self) -> int:
-        done = size = 0
-        # In steps, so that other peers' transfers go on meanwhile.
-        while self._judged and size < GROUP_BYTES:
-            index, expected = self._judged.popleft()
-            self.judge(index, expected)
-            done, size = done + 1, size + self.offered[index]
-        return done
+        group = self._unjudged[0] if self.judging else ()
+        self.moved += sum(part.size for part in group)
+        return self.judge_next()
 
     def stopped(self, groups: int) -> None:
         self._open = False
-        self._judged.clear()
-
-    def take_offer(self, offer: frames.Offer) -> None:
-        super().take_offer(offer)
-        if not self.coming:
-            self._open = False
 
 
-class MappedPull(Pull):
+class MappedPull(_CheckedLater):
     """We read the server's slots; its commit says that they were leased all the while."""
 
     def __init__(self, link: PullLink, batch: Batch, transfer: int, deadline: float) -> None:
         super().__init__(link, batch, transfer, deadline)
-        self._moves: deque[tuple[int, int, int]] = deque()
+        self._uncopied: deque[Group] = deque()
+        self._theirs: array[int] = array("Q")
         self._read = False
-        self._judged: deque[tuple[int, bytes]] = deque()
 
     def begin(self, offer: frames.Offer) -> None:
         mapping = self.link.mapping
         assert mapping is not None
-        theirs, coming = numbers("Q", offer.slots, len(self.offered)), self.coming
-        if any(theirs[index] >= mapping.slots or self.offered[index] > mapping.slot_bytes for index in coming):
+        self._theirs = numbers("Q", offer.slots, len(self.offered))
+        if max(self._theirs) >= mapping.slots or max(self.offered) > mapping.slot_bytes:
             raise Refusal("protocol", "the peer offers a slot beyond its arena")
-        self._moves.extend(
-            moves(
-                self.link.wire.region,
-                [self.batch.slots[index] for index in coming],
-                [self.offered[index] for index in coming],
-                mapping.address,
-                mapping.slot_bytes,
-                [theirs[index] for index in coming],
-            )
-        )
+        self._uncopied.extend(self.groups)
+        if self.link.wire.config.checksum == "always":
+            super().begin(offer)
 
     @property
     def under_way(self) -> bool:
         # Only this thread writes, and not at this moment: what is not done yet need never be.
-        return self.step is Step.RUNNING and (bool(self._moves) or bool(self._judged) or self.commit is None)
+        left = not self._read or self.commit is None or bool(self._unjudged)
+        return left and self.step is Step.RUNNING
 
     def advance(self) -> int:
-        done = size = 0
-        while self._moves and size < GROUP_BYTES:
-            to, source, length = self._moves.popleft()
-            if length > GROUP_BYTES:
-                self._moves.appendleft((to + GROUP_BYTES, source + GROUP_BYTES, length - GROUP_BYTES))
-                length = GROUP_BYTES
-            copy(to, source, length)
-            done, size = done + 1, size + length
-        self.moved += size
-        if not self._moves and not self._read:
+        if not self._uncopied:
+            return self.judge_next()
+        mapping, group = self.link.mapping, self._uncopied.popleft()
+        assert mapping is not None
+        for to, source, size in moves(
+            self.link.wire.region, group, self.batch.slots, mapping.address, mapping.slot_bytes, self._theirs
+        ):
+            copy(to, source, size)
+            self.moved += size
+        if not self._uncopied:
             self._read = True
             self.link.say(frames.Go(self.transfer))
-        while self._judged and size < GROUP_BYTES:
-            index, expected = self._judged.popleft()
-            self.judge(index, expected)
-            done, size = done + 1, size + self.offered[index]
-        return done
+        return 1
 
-    def settle(self, commit: frames.Commit) -> None:
-        coming, checks = self.coming, cut(commit.checks, commit.count) if commit.checks else []
-        if not self._read:
+    def take_checks(self, checks: bytes, *, last: bool) -> None:
+        if not self._read or not last:
             raise Refusal("protocol", "a commit of chunks that were not read yet")
-        if not checks and self.link.wire.config.checksum == "always":
+        if not checks and self._unjudged:
             # The server has its own opinion of what needs a check; ours counts here.
-            self.spoil(coming, "unchecked")
-        elif not self.agrees(checks):
-            self.spoil(coming, "commit")
-        elif checks:
-            self._judged.extend(zip(coming, checks, strict=True))
+            for group in self._unjudged:
+                self.spoil(group, "unchecked")
+            self._unjudged.clear()
+        elif self._unjudged:
+            super().take_checks(checks, last=last)
         else:
-            for index in coming:
-                self.outcomes[index] = Outcome.DONE
+            self._checks += checks
 
     def stopped(self, groups: int) -> None:
-        self._moves.clear()
-        self._judged.clear()
+        self._uncopied.clear()
 
 
 def numbers(kind: str, data: bytes, count: int) -> array[int]:
@@ -360,10 +375,3 @@ def numbers(kind: str, data: bytes, count: int) -> array[int]:
         raise Refusal("protocol", f"expected {count} numbers of {found.itemsize} bytes, heard {len(data)} bytes")
     found.frombytes(data)
     return found
-
-
-def cut(checks: bytes, count: int) -> list[bytes]:
-    """Raises Refusal unless there are `count` of them."""
-    if len(checks) != count * CHECK_BYTES:
-        raise Refusal("protocol", f"expected {count} checks, heard {len(checks)} bytes")
-    return [checks[at : at + CHECK_BYTES] for at in range(0, len(checks), CHECK_BYTES)]

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kvhub.types import Held, Key
+from kvhub.types import Key
 from kvhub.wire import frames
 from kvhub.wire.greeting import Refusal
-from kvhub.wire.groups import GROUP_BYTES, PUT_WINDOW, Pieces, check, moves, plan, seal_of
+from kvhub.wire.groups import PUT_WINDOW, Group, Pieces, checks_of, moves, seal_of
 from kvhub.wire.lane import DONE, IN_PROGRESS, Lane, LaneError
 
 if TYPE_CHECKING:
@@ -53,13 +53,19 @@ class Serve(abc.ABC):
         self.step = Step.WAITING
         self.ticket: int | None = None
         """Of leases that are to be given back; None again once they were."""
-        self.coming: list[tuple[int, Held]] = []
-        """(index of the key, what is held) of each chunk that was offered."""
-        self.checks: list[bytes] = []
-        """Of `coming`, as far as they have been made."""
+        self.lengths: Sequence[int] = ()
+        """Bytes of each chunk, negative where nothing comes."""
+        self.held: Sequence[int] = ()
+        """The slot of each chunk, 0 where nothing comes."""
+        self.count = 0
+        """Chunks that were offered."""
+        self.groups: list[Group] = []
         self.sent = 0
         """Groups handed to the lane."""
         self.bytes = 0
+        self._checks = bytearray()
+        """Of the groups so far."""
+        self._checked = 0
 
     @abc.abstractmethod
     def offered(self) -> bytes:
@@ -90,21 +96,23 @@ class Serve(abc.ABC):
     def release(self, lane: Lane) -> None:  # noqa: B027 - optional by design
         """The lane is about to be destroyed."""
 
-    def check_next(self, count: int) -> int:
-        """Make the checks of the next `count` chunks; their bytes."""
-        region, size = self.link.wire.region, 0
-        for index, held in self.coming[len(self.checks) : len(self.checks) + count]:
-            self.checks.append(check(self.keys[index], region.slot(held.slot, held.length)))
-            size += held.length
-        return size
+    def check_next(self) -> bytes:
+        """Make the checks of the next group."""
+        group = self.groups[self._checked]
+        checks = b"".join(checks_of(self.link.wire.region, group, self.keys, self.held))
+        self._checks += checks
+        self._checked += 1
+        return checks
 
-    def commit(self, *, checks: bool) -> None:
-        """Everything was sent."""
+    def commit(self, checks: bytes | bytearray = b"") -> None:
+        """Everything was sent; `checks` are those that the puller does not know yet."""
         self.step = Step.COMMITTED
-        keys, lengths = [self.keys[index] for index, _ in self.coming], [held.length for _, held in self.coming]
-        digest = seal_of(keys, lengths, self.checks)
-        said = b"".join(self.checks) if checks else b""
-        self.link.say(frames.Commit(self.transfer, len(self.coming), digest, said))
+        keys, lengths = self.keys, self.lengths
+        if self.count < len(keys):
+            keys = [key for key, length in zip(keys, lengths, strict=True) if length >= 0]
+            lengths = [length for length in lengths if length >= 0]
+        digest = seal_of(keys, lengths, self._checks)
+        self.link.say(frames.Commit(self.transfer, self.count, digest, bytes(checks)))
 
 
 class MessageServe(Serve):
@@ -112,11 +120,9 @@ class MessageServe(Serve):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._groups: list[list[int]] = []
         self._under_way: deque[tuple[int, Pieces]] = deque()
 
     def offered(self) -> bytes:
-        self._groups = plan([held.length for _, held in self.coming])
         return b""
 
     def go(self) -> None:
@@ -133,19 +139,15 @@ class MessageServe(Serve):
         return bool(self._under_way)
 
     def send(self) -> None:
-        region, places = self.link.wire.region, self._groups[self.sent]
-        helds = [self.coming[place][1] for place in places]
-        pieces = Pieces(region, [held.slot for held in helds], [held.length for held in helds])
-        self.check_next(len(places))
-        checks = b"".join(self.checks[places[0] : places[-1] + 1])
-        pieces.checks[:] = array("B", checks)
+        pieces = Pieces(self.link.wire.region, self.groups[self.sent], self.held)
+        pieces.checks[:] = array("B", self.check_next())
         request = self.link.data.send(self.transfer << 32 | self.sent, pieces)
         if request:
             self._under_way.append((request, pieces))
             self.link.room -= 1
         self.sent, self.bytes = self.sent + 1, self.bytes + pieces.payload_bytes
-        if self.sent == len(self._groups):
-            self.commit(checks=False)
+        if self.sent == len(self.groups):
+            self.commit()
 
     def advance(self) -> int:
         ended, lane = 0, self.link.data
@@ -173,15 +175,17 @@ class PutServe(Serve):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._groups: deque[list[int]] = deque()
         self._puts: deque[tuple[int, int, int]] = deque()
         self._under_way: deque[int] = deque()
         self._flush = 0
+        self._flushing = 0
+        """Groups that the flush under way speaks for."""
+        self._landed = 0
+        """Bytes of checks that the puller knows."""
         self._dirty = False
-        """A put was posted after the last flush: that it ended here does not mean that it is there."""
+        """A put was posted after the last flush began: that it ended here does not mean that it is there."""
 
     def offered(self) -> bytes:
-        self._groups.extend(plan([held.length for _, held in self.coming]))
         self.step = Step.SENDING
         return b""
 
@@ -190,42 +194,56 @@ class PutServe(Serve):
 
     @property
     def turn(self) -> bool:
-        return self.step is Step.SENDING and len(self._under_way) < PUT_WINDOW and not self._flush
+        if self.step is not Step.SENDING:
+            return False
+        return len(self._under_way) < PUT_WINDOW if self._left else not self._flush
+
+    @property
+    def _left(self) -> bool:
+        return bool(self._puts) or self.sent < len(self.groups)
 
     @property
     def under_way(self) -> bool:
-        return bool(self._under_way) or self._dirty
+        return bool(self._under_way) or self._dirty or bool(self._flush)
 
     def send(self) -> None:
         lane = self.link.data
-        if not self._puts and self._groups:
-            self._fill(self._groups.popleft())
+        if not self._puts and self.sent < len(self.groups):
+            self._fill(self.groups[self.sent])
         while self._puts and len(self._under_way) < PUT_WINDOW:
             own, remote, length = self._puts.popleft()
             self._dirty = True
             request = lane.put(own, length, remote)
             if request:
                 self._under_way.append(request)
-        if not self._puts and not self._groups:
-            self._settle()
+        if not self._puts and not self._flush:
+            self._begin_flush()
 
-    def _fill(self, places: list[int]) -> None:
+    def _fill(self, group: Group) -> None:
         base, slot_bytes = self.link.remote
-        some = [self.coming[place] for place in places]
-        helds = [held for _, held in some]
-        theirs = [self.slots[index] for index, _ in some]
-        self.bytes += self.check_next(len(places))
-        slots, lengths = [held.slot for held in helds], [held.length for held in helds]
-        self._puts.extend(moves(self.link.wire.region, slots, lengths, base, slot_bytes, theirs))
+        self.check_next()
+        self._puts.extend(moves(self.link.wire.region, group, self.held, base, slot_bytes, self.slots))
         self.sent += 1
+        self.bytes += sum(part.size for part in group)
 
-    def _settle(self) -> None:
-        """Make sure that all puts have arrived, then commit if that was all of them."""
+    def _begin_flush(self) -> None:
+        """Learn when everything up to here has arrived; more may be put meanwhile."""
+        self._flushing = len(self._checks)
         if self._dirty:
+            self._dirty = False
             self._flush = self.link.data.flush()
-            self._dirty = bool(self._flush)
-        if not self._dirty and self.step is Step.SENDING:
-            self.commit(checks=True)
+        if not self._flush:
+            self._flushed()
+
+    def _flushed(self) -> None:
+        if self.step is not Step.SENDING:
+            return
+        checks = self._checks[self._landed : self._flushing]
+        self._landed = self._flushing
+        if not self._left and not self._dirty:
+            self.commit(checks)
+        elif checks:
+            self.link.say(frames.Landed(self.transfer, bytes(checks)))
 
     def advance(self) -> int:
         ended, lane = 0, self.link.data
@@ -241,13 +259,13 @@ class PutServe(Serve):
             status = lane.status(self._flush)
             if status != IN_PROGRESS:
                 lane.free(self._flush)
-                self._flush, self._dirty = 0, False
+                self._flush = 0
                 ended += 1
                 if status != DONE:
                     raise LaneError(f"a flush ended with status {status}")
-                self._settle()
+                self._flushed()
         elif self.step is Step.STOPPED and self._dirty and not self._under_way:
-            self._settle()
+            self._begin_flush()
         return ended
 
     def release(self, lane: Lane) -> None:
@@ -263,10 +281,7 @@ class MappedServe(Serve):
     _gone = False
 
     def offered(self) -> bytes:
-        slots = array("Q", bytes(8 * len(self.keys)))
-        for index, held in self.coming:
-            slots[index] = held.slot
-        return slots.tobytes()
+        return array("Q", self.held).tobytes()
 
     def go(self) -> None:
         if self._gone:
@@ -274,12 +289,12 @@ class MappedServe(Serve):
         self._gone = True
 
     @property
-    def _checked(self) -> bool:
-        return self.link.wire.config.checksum != "always" or len(self.checks) == len(self.coming)
+    def _ready(self) -> bool:
+        return self.link.wire.config.checksum != "always" or self._checked == len(self.groups)
 
     @property
     def turn(self) -> bool:
-        return self.step is Step.OFFERED and (self._gone or not self._checked)
+        return self.step is Step.OFFERED and (self._gone or not self._ready)
 
     @property
     def under_way(self) -> bool:
@@ -287,12 +302,11 @@ class MappedServe(Serve):
         return False
 
     def send(self) -> None:
-        size = 0
-        while not self._checked and size < GROUP_BYTES:
-            size += self.check_next(1)
-        if self._gone and self._checked:
-            self.bytes = sum(held.length for _, held in self.coming)
-            self.commit(checks=bool(self.checks))
+        if not self._ready:
+            self.check_next()
+        elif self._gone:
+            self.bytes = sum(length for length in self.lengths if length > 0)
+            self.commit(self._checks)
 
 
 KINDS: dict[str, type[Serve]] = {"message": MessageServe, "put": PutServe, "mapped": MappedServe}

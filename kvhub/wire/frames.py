@@ -174,7 +174,15 @@ class Commit(Message, frozen=True, tag=16):
     digest: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     """See `groups.seal_of`."""
     checks: bytes = b""
-    """16 bytes for each of them in order; empty where they came with the payloads or were not asked for."""
+    """16 bytes for each part in order; empty where they came before, with the payloads, or were not asked for."""
+
+
+class Landed(Message, frozen=True, tag=19):
+    """Server to puller, puts only: the next parts are in the puller's memory, and may be checked already."""
+
+    transfer: _Transfer
+    checks: bytes
+    """16 bytes for each."""
 
 
 class Ack(Message, frozen=True, tag=17):
@@ -195,7 +203,7 @@ class Attach(Message, frozen=True, tag=18):
 
 Any = (
     Hello | Challenge | Card | Join | Ready | Refused | Pull | Offer | Go | Stop | Stopped | Broken | Fulfilled
-    | Ping | Pong | Commit | Ack | Attach
+    | Ping | Pong | Commit | Landed | Ack | Attach
 )  # fmt: skip
 
 ABSENT, OVERSIZE = -1, -2

@@ -129,7 +129,7 @@ class PullLink(Link):
         if isinstance(message, frames.Pong):
             self.target.on_pong()
             return
-        if not isinstance(message, frames.Offer | frames.Commit | frames.Stopped | frames.Broken):
+        if not isinstance(message, frames.Offer | frames.Landed | frames.Commit | frames.Stopped | frames.Broken):
             raise Refusal("protocol", f"a server never says {type(message).__name__}")
         pull = self._pulls.get(message.transfer)
         if pull is None:
@@ -147,10 +147,13 @@ class PullLink(Link):
                 self._stop(pull, "stopped", tell=False)
             if pull.transfer in self._pulls:
                 pull.stopped(message.groups)
-        elif isinstance(message, frames.Commit):
-            if pull.step is Step.ASKED:
+        elif isinstance(message, frames.Commit | frames.Landed):
+            if not pull.offered and pull.step is not Step.STOPPING:
                 raise Refusal("protocol", "a commit before its offer")
-            pull.take_commit(message)
+            if isinstance(message, frames.Commit):
+                pull.take_commit(message)
+            elif pull.step is Step.RUNNING:
+                pull.take_checks(message.checks, last=False)
         elif pull.offered or pull.step is Step.STOPPING:
             if pull.offered:
                 raise Refusal("protocol", "a second offer for one pull")

@@ -12,7 +12,7 @@ from kvhub.wire import frames
 from kvhub.wire.channel import Channel
 from kvhub.wire.departures import KINDS, Serve, Step
 from kvhub.wire.greeting import Greeting, Refusal, answer
-from kvhub.wire.groups import WINDOW
+from kvhub.wire.groups import WINDOW, plan
 from kvhub.wire.lane import Lane, LaneError
 from kvhub.wire.link import SILENCES, Link, State
 
@@ -133,30 +133,39 @@ class ServeLink(Link):
         if self._serves.get(serve.transfer) is not serve or serve.step is not Step.WAITING:
             # Its leases went back when it ended, be it before the source had answered.
             return
-        region, lengths = self.wire.region, array("q")
+        slots, most = self.wire.region.slots, self.wire.region.slot_bytes
+        lengths, places = array("q"), array("Q")
+        generated, layouts, which = array("I"), {"": 0}, array("H")
         for held, room in zip(found, serve.rooms, strict=True):
-            if held is None or not (0 <= held.slot < region.slots and 0 <= held.length <= region.slot_bytes):
-                lengths.append(frames.ABSENT)
+            if held is None or not (0 <= held.slot < slots and 0 <= held.length <= most):
+                good, length = False, frames.ABSENT
             else:
-                lengths.append(held.length if held.length <= room else frames.OVERSIZE)
-        held_or_not = [held if length >= 0 else None for held, length in zip(found, lengths, strict=True)]
-        serve.coming = [(index, held) for index, held in enumerate(held_or_not) if held is not None]
+                good, length = held.length <= room, held.length
+            if held is not None and good:
+                lengths.append(length)
+                places.append(held.slot)
+                generated.append(held.generated)
+                which.append(layouts.setdefault(held.layout, len(layouts)) if held.layout else 0)
+                serve.count += 1
+            else:
+                lengths.append(frames.ABSENT if length < 0 else frames.OVERSIZE)
+                places.append(0)
+                generated.append(0)
+                which.append(0)
+        serve.lengths, serve.held, serve.groups = lengths, places, plan(lengths)
         serve.step = Step.OFFERED
-        generated = array("I", (held.generated if held else 0 for held in held_or_not))
-        layouts = list(dict.fromkeys(["", *(held.layout for _, held in serve.coming)]))
-        which = array("H", (layouts.index(held.layout) if held else 0 for held in held_or_not))
-        slots = serve.offered()
+        slots_said = serve.offered()
         self.say(
             frames.Offer(
                 serve.transfer,
                 lengths.tobytes(),
                 generated.tobytes() if any(generated) else b"",
-                layouts if any(which) else [],
-                which.tobytes() if any(which) else b"",
-                slots,
+                list(layouts) if len(layouts) > 1 else [],
+                which.tobytes() if len(layouts) > 1 else b"",
+                slots_said,
             )
         )
-        if serve.coming:
+        if serve.count:
             self._turns.append(serve)
             self.wire.heat(self)
         else:
