@@ -18,6 +18,7 @@ OURS = {
     "nfs": "kvhub-nfs",
     "s3": "kvhub-s3",
     "sglang": "kvhub-sglang",
+    "tcp": "kvhub-tcp",
     "ucx": "kvhub-ucx",
     "vllm": "kvhub-vllm",
 }

@@ -43,6 +43,7 @@ class ServeLink(Link):
         return answer(self.wire.server_card(), self.wire.secret, self.channel, self._join)
 
     def _join(self, join: frames.Join) -> frames.Ready:
+        self.wire.check_room()
         mine = self.wire.config.path
         self._heartbeat = max(join.heartbeat, 0.01)
         if join.path == "mapped":

@@ -146,6 +146,14 @@ class Wire(Loop):
         self.unwatch_lane(lane)
         lane.destroy()
 
+    def _serving(self, paired: bool) -> list[Link]:
+        return [one for one in self._links.values() if isinstance(one, ServeLink) and one.was_up is paired]
+
+    def check_room(self) -> None:
+        """Raises Refusal when as many peers are served as may be."""
+        if len(self._serving(True)) >= self.config.most_peers:
+            raise Refusal("full", f"this hub serves {self.config.most_peers} peers already (option most_peers)")
+
     def hand_over(self, link: Link, token: bytes) -> None:
         """This connection is another link's data lane: give it away and forget it."""
         self.forget_descriptor(link)
@@ -217,7 +225,8 @@ class Wire(Loop):
         if self._listener is None or fd != self._listener.fd:
             return
         for sock, label in self._listener.accept():
-            if sum(isinstance(link, ServeLink) for link in self._links.values()) >= self.config.most_peers:
+            # A data connection counts only until it was handed over, or the last peer could never make its own.
+            if len(self._serving(False)) >= self.config.most_peers:
                 self.report("handshake_refused", 1)
                 sock.close()
                 continue

@@ -23,7 +23,7 @@ stores:
   host: {{use: host, capacity: 256MiB}}
   pool: {{use: nfs, root: "{pool}"}}
 transports:
-  wire: {{use: ucx, listen: "127.0.0.1:0"}}
+  wire: {{use: ucx, listen: "127.0.0.1:0", path: message}}   # through UCX, as between machines
 roles:
   prefill:
     store:    [wire]                    # offered to decode, and kept nowhere: what it retrieves is the pool's

@@ -43,7 +43,7 @@ stores:
   host: {{use: host, capacity: 128MiB}}
   pool: {{use: nfs, root: "{pool}"}}
 transports:
-  wire: {{use: ucx, listen: "127.0.0.1:0"}}
+  wire: {{use: ucx, listen: "127.0.0.1:0", path: message}}
 roles:
   prefill:
     store:    [host, wire]

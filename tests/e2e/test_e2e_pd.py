@@ -37,6 +37,19 @@ def test_a_conversation_crosses_the_wire_once(start: Start) -> None:
     at_rest(prefill)
 
 
+@pytest.mark.parametrize("wire", ["use: ucx", "use: ucx, path: put, transports: cma", "use: tcp, path: message"])
+def test_every_path_brings_the_same(start: Start, wire: str) -> None:
+    """Read from the peer's arena, written by the peer, or sent over sockets: the answer is the plain engine's."""
+    yaml = PD.replace("use: ucx, ", "").replace("path: message", wire)
+    prefill, decode, plain = start("prefill", yaml), start("decode", yaml), start()
+    tokens = prompt(300)
+    answer = turn(prefill, decode, tokens)
+    same(plain.complete(tokens, max_tokens=40), answer)
+    assert hits(decode) == {"wire": 300}
+    at_rest(decode)
+    at_rest(prefill)
+
+
 def test_wrong_kv_on_the_wire_shows(start: Start) -> None:
     """The negative control: what decode pulls is what its answer comes from."""
     prefill, decode, plain = start("prefill", PD), start("decode", PD), start()
