@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -56,15 +58,32 @@ class TlsStream(Stream):
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str = "") -> None:
         super().__init__(sock)
-        self._tls = context.wrap_socket(
-            sock, server_side=server, do_handshake_on_connect=False, server_hostname=host or None
-        )
-        self.sock, self.fd = self._tls, self._tls.fileno()
+        self._context, self._server, self._host = context, server, host
+        self._tls: ssl.SSLSocket | None = None
+
+    def _ready(self) -> ssl.SSLSocket:
+        """TLS over a connection that is there: `ssl` would send plain bytes over one that is still being made."""
+        if self._tls is None:
+            try:
+                self.sock.getpeername()
+            except OSError as error:
+                code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code or self._server or error.errno != errno.ENOTCONN:
+                    raise OSError(code or error.errno, os.strerror(code or error.errno or 0)) from error
+                raise BlockingIOError from error
+            self._tls = self._context.wrap_socket(
+                self.sock,
+                server_side=self._server,
+                do_handshake_on_connect=False,
+                server_hostname=self._host or None,
+            )
+            self.sock = self._tls
+        return self._tls
 
     def send(self, buffers: Sequence[memoryview]) -> int:
         self.waits_for_read = False
         try:
-            return self._tls.send(next(buffer for buffer in buffers if buffer.nbytes))
+            return self._ready().send(next(buffer for buffer in buffers if buffer.nbytes))
         except ssl.SSLWantReadError as error:
             self.waits_for_read = True
             raise BlockingIOError from error
@@ -73,14 +92,14 @@ class TlsStream(Stream):
 
     def receive(self, buffers: Sequence[memoryview]) -> int:
         try:
-            return self._tls.recv_into(next(buffer for buffer in buffers if buffer.nbytes))
+            return self._ready().recv_into(next(buffer for buffer in buffers if buffer.nbytes))
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
         except ssl.SSLEOFError:
             return 0
 
     def pending(self) -> bool:
-        return self._tls.pending() > 0
+        return self._tls is not None and self._tls.pending() > 0
 
 
 def server_context(certificate: str, key: str, authority: str) -> ssl.SSLContext:
