@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from wire_rows import media
-from wire_rows.cases import MIB, NAMES, SINGLE, Case
+from wire_rows.cases import ARENA, ARENA_BYTES, MIB, NAMES, SCATTER, SINGLE, SMALL_ARENA, Case
 from wire_rows.goals import DEFAULT, OURS, Goal, goals
 from wire_rows.load import Watch, wait_for_quiet
-from wire_rows.media import UCX_DEFAULTS, Medium
+from wire_rows.media import LARGE_SEGMENTS, UCX_DEFAULTS, Medium
 from wire_rows.netns import Namespaces, NoNamespaces
 from wire_rows.peers import Nixl, Sockets
 from wire_rows.process import RowFailed
 from wire_rows.rows import Amount, Memory, Ours, Perftest, Row, WrongBytes
-from wire_rows.table import NOTES, table
+from wire_rows.table import notes, table
 
 Figures = dict[tuple[str, str, str], list[float]]
 MEDIA = ("tcp", "shm", "cma", "veth")
@@ -82,6 +82,9 @@ def wanted(medium: Medium, nixl_python: Path | None) -> dict[str, Callable[[], R
             found[f"NIXL {operation}"] = partial(Nixl, medium, nixl_python, operation)
     for label, test in (("perftest put", "ucp_put_bw"), ("perftest tag", "tag_bw")):
         found[label] = partial(Perftest, medium, test, label)
+    if medium.network:
+        label = "perftest put 256K"
+        found[label] = partial(Perftest, medium, "ucp_put_bw", label, LARGE_SEGMENTS)
     found[Memory.name] = Memory
     return found
 
@@ -159,7 +162,7 @@ class Bench:
 
 def tell(bench: Bench) -> list[Goal]:
     found = goals(bench.figures, bench.idle)
-    say(NOTES)
+    say(notes(int(os.environ[ARENA])))
     say("goals")
     for goal in found:
         say(goal.line())
@@ -191,6 +194,8 @@ def main() -> int:
     if args.nixl_python and not args.nixl_python.is_file():
         say(f"  NIXL is left out: no python at {args.nixl_python}; build it with tests/benchmarks/nixl_env.sh")
         args.nixl_python = None
+    small = args.quick and SCATTER not in args.sizes
+    os.environ[ARENA] = str(SMALL_ARENA if small else ARENA_BYTES // MIB)
     bench = Bench(args)
     with ending():
         for name in args.media:

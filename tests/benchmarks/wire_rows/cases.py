@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 
 KIB, MIB = 1 << 10, 1 << 20
-ARENA_BYTES = 320 * MIB
+ARENA = "KVHUB_BENCH_ARENA_MIB"
+"""Environment variable by which all processes of a run agree."""
+ARENA_BYTES = int(os.environ.get(ARENA, 320)) * MIB
 """Ten times the last-level cache of most machines: who walks through it finds cold memory."""
+SMALL_ARENA = 128
+"""MiB; enough to see that a row works, where there are no scattered pieces."""
 BATCH_BYTES = 64 * MIB
 """What one pull moves: a prompt's worth of KV."""
 PIECES, PIECE_BYTES = 10_000, 32 * KIB

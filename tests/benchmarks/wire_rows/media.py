@@ -18,6 +18,8 @@ UCX_DEFAULTS = {
 }
 """What UCX 1.21 does when nobody sets anything (`ucx_info -c`); the plugin leaves these alone when it finds them."""
 
+LARGE_SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "250K", "UCX_TCP_RX_SEG_SIZE": "256K"}
+
 
 @attrs.frozen
 class Medium:

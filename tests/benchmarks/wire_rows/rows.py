@@ -74,9 +74,10 @@ class Memory:
 class Perftest:
     """`ucx_perftest`; has no scattered pieces, and its latency test is another thing than a pull."""
 
-    def __init__(self, medium: Medium, test: str, label: str) -> None:
+    def __init__(self, medium: Medium, test: str, label: str, settings: Mapping[str, str] | None = None) -> None:
         perftest.folder()
         self.name, self.test, self.medium = label, test, medium
+        self.settings = {**medium.ucx, **(settings or {})}
 
     def measure(self, case: Case, amount: Amount, first: bool) -> float | None:
         if case.name in (SINGLE, SCATTER):
@@ -86,7 +87,7 @@ class Perftest:
             self.test,
             case.bytes,
             amount.bytes,
-            medium.ucx,
+            self.settings,
             host=medium.server_host,
             server=medium.server_enter,
             client=medium.puller_enter,

@@ -8,9 +8,9 @@ from statistics import median
 from wire_rows.cases import SINGLE
 from wire_rows.goals import Samples
 
-NOTES = """\
+_NOTES = """\
 GB/s (1e9 bytes) of payload; one64KiB is the time of one pull in µs.  Median of the rounds (least-most).
-Source on core 1, target on core 0, arenas of 320 MiB (memfd) walked through, so that memory is cold.
+Source on core 1, target on core 0, arenas of ARENA MiB (memfd) walked through, so that memory is cold.
   kvhub-*        pulls by key, one LOAD of 64 MiB (10000x32KiB: 312 MiB) at a time, `submit` until polled after `wake`:
                  leases, XXH3-128 of every chunk at both ends and the word that it is whole are in it.
                  TCP, veth: the arena's name is withheld, so that all bytes take the network, as between two machines
@@ -20,8 +20,13 @@ Source on core 1, target on core 0, arenas of 320 MiB (memfd) walked through, so
   default        unmapped, and with UCX's own settings wherever the plugin has others
   plain sockets  one connection, one request per 64 MiB; sendmsg and recvmsg_into of 1024 slots; nothing checked
   NIXL           one transfer of the same descriptors, built before; state DONE at who started it; nothing checked
-  perftest       32 messages under way, one buffer that stays in the cache, nothing checked, no peer error handling
+  perftest       UCX's own settings (256K: TCP segments of the plugin's size), 32 messages under way, one buffer that
+                 stays in the cache, nothing checked, no peer error handling
   memcpy         one core's memmove, one call per chunk, both arenas in one process: no peer, nothing checked"""
+
+
+def notes(arena_mib: int) -> str:
+    return _NOTES.replace("ARENA", str(arena_mib))
 
 
 def table(medium: str, title: str, samples: Samples, rows: Sequence[str], cases: Sequence[str]) -> list[str]:
