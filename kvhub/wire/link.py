@@ -113,6 +113,11 @@ class Link(abc.ABC):
         """Whether the peer could still write into slots of ours after our lane's end."""
         return False
 
+    @property
+    def writes(self) -> bool:
+        """Whether the peer takes our silence for our word that nothing of ours writes into its slots any more."""
+        return False
+
     # The data lane.
 
     def open_lane(self) -> Lane:
@@ -250,8 +255,9 @@ class Link(abc.ABC):
         self.state, self.reason, self.text = State.CLOSING, reason, text
         self._cut_at = time.monotonic() + _CUT_TIMEOUT
         self.wire.unwatch(self)
-        # The peer learns of it, while its own end stays visible to us.
-        self.channel.end()
+        if not self.writes:
+            # The peer learns of it, while its own end stays visible to us.
+            self.channel.end()
         if self.lane is not None:
             self.lane.begin_close()
         self.wire.heat(self)

@@ -52,14 +52,14 @@ class ServeLink(Link):
             return frames.Ready("mapped")
         lane = self.open_lane()
         address = lane.address()
-        lane.connect(join.address, join.ticket)
+        lane.connect(join.address)
         wanted = {join.path, mine} - {"auto"}
-        puts = lane.puts and bool(join.ticket) and wanted <= {"put"}
+        puts = bool(join.ticket) and (wanted == {"put"} or (not wanted and lane.puts))
         path = "put" if puts else "message"
         if wanted - {path}:
-            text = "cannot put" if "put" in wanted else "only puts or maps"
-            names = ", ".join(lane.names()) or "nothing yet"
-            raise Refusal("path", f"asked for {join.path!r}, here path={mine}, and the lane {text} ({names})")
+            raise Refusal("path", f"the puller's path is {join.path!r}, the server's {mine!r}, and that leaves none")
+        if puts:
+            lane.use_ticket(join.ticket)
         self.remote, self._remote_slots = (join.base, join.slot_bytes), join.slots
         return frames.Ready(path, address)
 
@@ -75,6 +75,10 @@ class ServeLink(Link):
         if self.lane is None:
             raise LaneError("the lane is gone")
         return self.lane
+
+    @property
+    def writes(self) -> bool:
+        return self.path == "put"
 
     @property
     def busy(self) -> bool:
