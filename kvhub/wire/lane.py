@@ -31,8 +31,6 @@ def _nobody() -> Stream:
 class Fabric(abc.ABC):
     """What the links of one hub have in common."""
 
-    puts = False
-    """Whether lanes may turn out to be able to write into a peer's region (`Lane.puts`)."""
     device_direct = False
     """Whether regions of device memory can be registered."""
 
@@ -77,7 +75,9 @@ class Lane(abc.ABC):
     efd = -1
     """Descriptor that becomes readable when `progress` has something to do, once `arm` has returned True."""
     puts = False
-    """Once connected: payloads can be put straight into the peer's region."""
+    """Once connected: writing payloads straight into the peer's region is the best that this lane can do.
+
+    Where it is merely possible it has to be asked for (option `path`)."""
     fenced = True
     """Whether `destroy` on the receiving side alone makes late writes impossible.
 
@@ -88,8 +88,8 @@ class Lane(abc.ABC):
         """What the other side's `connect` needs."""
 
     @abc.abstractmethod
-    def connect(self, address: bytes, ticket: bytes = b"") -> None:
-        """Begin to connect; `ticket` is the peer's, for puts.  Raises LaneError."""
+    def connect(self, address: bytes) -> None:
+        """Begin to connect.  Raises LaneError."""
 
     @abc.abstractmethod
     def names(self) -> tuple[str, ...]:
@@ -123,6 +123,10 @@ class Lane(abc.ABC):
     @abc.abstractmethod
     def free(self, request: int) -> None:
         """Done with that request."""
+
+    def use_ticket(self, ticket: bytes) -> None:
+        """From now on `put` writes into the region of the peer that packed this.  Raises LaneError."""
+        raise LaneError("this lane cannot put")
 
     def put(self, address: int, length: int, remote: int) -> int:
         """Write `length` bytes at `address` to the peer's address `remote`.  Raises LaneError."""

@@ -51,7 +51,7 @@ class ServerLane(TcpLane):
     def address(self) -> bytes:
         return self._token
 
-    def connect(self, address: bytes, ticket: bytes = b"") -> None:
+    def connect(self, address: bytes) -> None:
         """The puller dials; what is sent before waits for that."""
 
     def begin_close(self) -> None:
@@ -69,7 +69,7 @@ class PullerLane(TcpLane):
     def address(self) -> bytes:
         return b""
 
-    def connect(self, address: bytes, ticket: bytes = b"") -> None:
+    def connect(self, address: bytes) -> None:
         if len(address) != 32:
             raise LaneError("the peer told no token for the data connection")
         try:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kvhub_tcp import Config, TcpTransport
 
 from kvhub.testing import TransportContract
 from kvhub.transport import Transport
 from kvhub.types import MemberContext
+from kvhub_tcp import Config, TcpTransport
 
 
 def _making(**options: Any) -> Callable[[MemberContext], Transport]:

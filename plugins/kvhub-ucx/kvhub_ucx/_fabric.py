@@ -74,15 +74,19 @@ class UcxLane(Lane):
     def address(self) -> bytes:
         return self._worker.address()
 
-    def connect(self, address: bytes, ticket: bytes = b"") -> None:
+    def connect(self, address: bytes) -> None:
         try:
             self._worker.connect(address)
             self._lanes = self._worker.lanes()
             kinds = tuple(name.partition("/")[0].partition("_")[0] for name in self._lanes)
             self.fenced = not any(kind in _BY_THE_PROCESS for kind in kinds)
             self.puts = any(kind in _BY_THE_PROCESS + _BY_DEVICES for kind in kinds)
-            if ticket and self.puts:
-                self._worker.use_ticket(ticket)
+        except UcxError as error:
+            raise LaneError(str(error)) from error
+
+    def use_ticket(self, ticket: bytes) -> None:
+        try:
+            self._worker.use_ticket(ticket)
         except UcxError as error:
             raise LaneError(str(error)) from error
 
