@@ -61,7 +61,7 @@ class Link(abc.ABC):
         self.text = ""
         now = time.monotonic()
         self.expires = now + wire.config.handshake_timeout
-        self.heard_at = now
+        self.heard_at = self.said_at = now
         self._cut_at = float("inf")
         self._greeting = self.make_greeting()
         self._probe_bytes = array("B", _PROBE)
@@ -202,6 +202,7 @@ class Link(abc.ABC):
         """Send a message; a lost connection closes the link and raises nothing."""
         if self.state in (State.CLOSING, State.QUARANTINED, State.CLOSED):
             return
+        self.said_at = time.monotonic()
         try:
             self.channel.send(message)
             self.wire.watch(self)

@@ -90,8 +90,8 @@ class WireConfig:
         validator=positive,
     )
     heartbeat: float = option(
-        "how often an idle link is asked whether it lives; three silences in a row cut it",
-        default=2.0,
+        "how often a link is asked whether it lives; three silences in a row cut it",
+        default=5.0,
         converter=seconds,
         validator=positive,
     )

@@ -31,7 +31,6 @@ class PullLink(Link):
         self.mapping: Mapping | None = None
         self._pulls: dict[int, Pull] = {}
         self._next = 1
-        self._asked_at = 0.0
 
     # Pairing.
 
@@ -208,7 +207,7 @@ class PullLink(Link):
             return float("inf")
         if self.state is not State.UP:
             return self.expires
-        first = max(self.heard_at, self._asked_at) + self.wire.config.heartbeat
+        first = self.said_at + self.wire.config.heartbeat
         for pull in self._pulls.values():
             first = min(first, pull.cut_at if pull.step is Step.STOPPING else pull.deadline)
         return first
@@ -222,12 +221,12 @@ class PullLink(Link):
             elif now >= pull.cut_at:
                 self.close("timeout", "the peer did not acknowledge a stop")
         every = self.wire.config.heartbeat
-        if self.state is State.UP and now >= max(self.heard_at, self._asked_at) + every:
-            if self._asked_at > self.heard_at and now >= self.heard_at + SILENCES * every:
+        if self.state is State.UP and now >= self.said_at + every:
+            if now >= self.heard_at + SILENCES * every:
                 self.close("heartbeat", f"the peer has been silent for {now - self.heard_at:.1f} s")
-                return
-            self._asked_at = now
-            self.say(frames.Ping())
+            else:
+                # Also while much is heard: what the server hears is all that it knows of us.
+                self.say(frames.Ping())
 
     # The end.
 
