@@ -48,15 +48,13 @@ def test_the_goals_can_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tcp", NIXL[0], "4MiB"): [0.5, 2.0, 0.5],
         ("tcp", NIXL[1], "4MiB"): [2.0, 0.5, 0.5],
     }
-    put, idle = None, None
-    for goal in goals(figures, {"tcp": 0.02}):
-        if "ucx_perftest" in goal.name:
-            put = goal
-        elif "idle" in goal.name:
-            idle = goal
-        else:
-            assert goal.rounds == (0.5, 0.5, 2.0) and "NIXL" in goal.name
-    assert put is not None and idle is not None
+    found = goals(figures, {"tcp": 0.02})
+    assert all(goal.name.startswith("tcp") for goal in found), "no other medium was measured"
+    put, nixl, idle = (goal for goal in found if goal.judged)
+    assert nixl.rounds == (0.5, 0.5, 2.0) and "NIXL" in nixl.name
+    assert "idle" in idle.name
+    assert [goal.above_floor for goal in found if not goal.judged] == [True] * 4
+    assert all("not judged" in goal.line() for goal in found if not goal.judged)
     assert "4MiB" in put.name and put.rounds == (0.5, 0.5, 0.25)
     assert not put.met and not put.above_floor and put.doubtful
     assert not idle.met and idle.above_floor

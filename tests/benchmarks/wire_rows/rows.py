@@ -20,6 +20,7 @@ from wire_rows.media import Medium
 from wire_rows.process import Process, RowFailed
 
 PULLER, SERVER = 0, 1
+RETRIES = 3
 
 
 @attrs.frozen
@@ -82,6 +83,15 @@ class Perftest:
     def measure(self, case: Case, amount: Amount, first: bool) -> float | None:
         if case.name in (SINGLE, SCATTER):
             return None
+        for _ in range(RETRIES):
+            try:
+                return self._rate(case, amount)
+            except RowFailed as why:
+                # On a busy machine its two ends now and then lose each other while they shake hands or say goodbye.
+                failed = why
+        raise failed
+
+    def _rate(self, case: Case, amount: Amount) -> float:
         medium = self.medium
         return perftest.rate(
             self.test,
