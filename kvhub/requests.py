@@ -43,7 +43,8 @@ def read_params(params: Mapping[str, Any]) -> tuple[Peer, int] | None:
         return None
     try:
         streaming = given.get("streaming") is True
-        peer = Peer(str(given["address"]), str(given["incarnation"]), str(given.get("promise", "")), streaming)
+        name = str(given.get("promise", ""))
+        peer = Peer(str(given["address"]), str(given["incarnation"]), name, streaming=streaming)
         return peer, sys.maxsize if streaming else int(given["tokens"])
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{PARAMS}: {type(error).__name__}: {error}") from error

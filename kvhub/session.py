@@ -39,7 +39,7 @@ from kvhub.requests import (
 from kvhub.tail import write_trailer
 from kvhub.types import Held, Peer
 
-REST = 0.8e-3
+REST, LONG_REST = 0.8e-3, 4e-3
 MOST_SHORT = 2
 """Loads that may fall short before a request computes what is left: a second source gets its chance, no loop does."""
 INLINE_TOKENS = 8192
@@ -64,6 +64,7 @@ class Session:
         self._fences: list[int] = []
         self._closing: dict[str, tuple[int, ...]] = {}
         self._stores = bool(hub.route.store)
+        self._rest = REST
 
     # -- a request comes -------------------------------------------------------------------------------------------
 
@@ -310,10 +311,11 @@ class Session:
         """Let the hub's threads run, for an engine that has nothing to compute while a request waits for its KV.
 
         Without it the engine steps round and round, and the interpreter's lock with it: I/O threads then wait 5 ms for
-        each of their turns.  Ends with the first answer, after 0.8 ms at most.
+        each of their turns.  Ends with the first answer, after 0.8 ms at most; after 4 ms where nothing came for a
+        while, since a peer that still computes is waited for as long as a prompt takes.
         """
         if self._asking or self._loading:
-            self.hub.answered.wait(REST)
+            self._rest = REST if self.hub.answered.wait(self._rest) else min(1.1 * self._rest, LONG_REST)
             self.hub.answered.clear()
 
     def plan(self, *, idle: bool = False) -> StepPlan:

@@ -67,7 +67,7 @@ class Peer:
     """Changes whenever the peer process restarts, so that old pairings are not trusted."""
     promise: str = ""
     """What the peer leased for this request; the transport tells the peer when it may be ended."""
-    streaming: bool = False
+    streaming: bool = attrs.field(default=False, kw_only=True)
     """The peer may still be computing what it promised, or not have begun: a miss may come yet."""
 
 

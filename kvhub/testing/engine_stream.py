@@ -98,6 +98,7 @@ class StreamLaws(EngineStage):
         stand.rest(pair.prefill, pair.decode)
 
     def test_stream_whose_prefill_dies_gives_what_came(self, stand: Stand) -> None:
+        """A prefill that is gone in mid-prompt costs computing the rest."""
         pair, prompt = self._pair(stand), stand.prompt(self.long)
         _, name = self._half_way(stand, pair, prompt)
         pair.prefill.close()
@@ -155,6 +156,7 @@ class StreamLaws(EngineStage):
         stand.rest(pair.prefill, pair.decode)
 
     def test_stream_pulls_only_what_decode_lacks(self, stand: Stand) -> None:
+        """In a second turn only the new part is waited for and crosses."""
         pair, prompt = self._pair(stand), stand.prompt(3 * self.chunk)
         stand.chat(pair, prompt, 4)
         stand.rest(pair.prefill, pair.decode)
@@ -190,6 +192,7 @@ class StreamLaws(EngineStage):
         stand.rest(*prefills, *decodes)
 
     def test_stream_names_that_are_taken_or_make_no_sense_count_as_none(self, stand: Stand) -> None:
+        """What stands in a request's parameters can cost it the stream, and nothing else."""
         pair, prompt = self._pair(stand), stand.prompt(3 * self.chunk)
         for name in ("twice", "twice", "", "x" * 1000, 7, None):
             pair.prefill.submit(prompt, 1, params={**OFFER, "kvhub": {"promise": name}})

@@ -15,6 +15,7 @@ EXPORTED = {
         ("source",),
     ),
     "generated_hit_tokens": ("kvhub:generated_hit_tokens_total", "Hit tokens that a decode had generated", ("source",)),
+    "streamed_chunks": ("kvhub:streamed_chunks_total", "Chunks that peers pulled before their prompt was done", ()),
     "bytes": ("kvhub:bytes_total", "Payload bytes moved by members", ("member", "direction")),
     "faults": ("kvhub:faults_total", "Chunks that a member failed to move, by reason", ("member", "reason")),
     "member_changes": (
