@@ -5,8 +5,11 @@
 One prefill and one decode engine, one front with `--streaming` and one without before the same two.  In each round each
 front sees a new prompt, in changing order; then the prefill engine alone computes one of them again (it retrieves
 nothing, and has no prefix cache), which says what computing takes, and what the answer should have been.  An answer
-that differs fails the run.  Two wires: `loopback`, UCX's own choice on one machine; and `slow`, where decode lives in a network namespace behind a veth pair that `tc tbf` holds to `--mbit` in each direction, and UCX is
-told to use TCP (needs root, iproute2 and tc; else that part is left out, and said so).
+that differs fails the run.
+
+Two wires: `loopback`, UCX's own choice on one machine; and `slow`, where decode lives in a network namespace behind a
+veth pair that `tc tbf` holds to `--mbit` in each direction, and UCX is told to use TCP (needs root, iproute2 and tc; else
+that part is left out, and said so).
 """
 
 from __future__ import annotations
