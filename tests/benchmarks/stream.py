@@ -8,8 +8,8 @@ nothing, and has no prefix cache), which says what computing takes, and what the
 that differs fails the run.
 
 Two wires: `loopback`, UCX's own choice on one machine; and `slow`, where decode lives in a network namespace behind a
-veth pair that `tc tbf` holds to `--mbit` in each direction, and UCX is told to use TCP (needs root, iproute2 and tc; else
-that part is left out, and said so).
+veth pair that `tc tbf` holds to `--mbit` in each direction, and UCX is told to use TCP (needs root, iproute2 and tc;
+else that part is left out, and said so).
 """
 
 from __future__ import annotations
