@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
+import random
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ def folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_port(enter: Sequence[str]) -> int:
+    """One that nobody listens on there.  Below those that the kernel gives out: a hub may be given one meanwhile."""
+    taken = _listening(enter)
+    return random.choice([port for port in range(20_000, 30_000) if port not in taken])
 
 
 def rate(
@@ -43,7 +43,7 @@ def rate(
     client: Sequence[str] = (),
 ) -> float:
     """GB/s of `total` bytes in messages of `size`.  `server` and `client` are put before each command."""
-    home, port = folder(), _free_port()
+    home, port = folder(), _free_port(server)
     env = {**os.environ, "LD_LIBRARY_PATH": str(home / "lib"), "UCX_WARN_UNUSED_ENV_VARS": "n", **settings}
     count = max(4, total // size)
     common = ["-t", test, "-s", str(size), "-n", str(count), "-w", str(max(2, count // 8)), "-p", str(port)]
@@ -74,14 +74,19 @@ def rate(
             one.wait()
 
 
+def _listening(enter: Sequence[str]) -> set[int]:
+    """Ports that are listened on, in the namespace that `enter` leads to."""
+    command = [*enter, "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    table = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    fields = [line.split() for line in table.splitlines()]
+    return {int(each[1].rpartition(":")[2], 16) for each in fields if len(each) > 3 and each[3] == _LISTEN}
+
+
 def _wait_listening(port: int, enter: Sequence[str]) -> None:
     """Until the server listens, without connecting: it takes the first connection for its client."""
-    wanted, end = f":{port:04X}", time.monotonic() + 10
+    end = time.monotonic() + 10
     while time.monotonic() < end:
-        command = [*enter, "cat", "/proc/net/tcp", "/proc/net/tcp6"]
-        table = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        fields = [line.split() for line in table.splitlines()]
-        if any(len(each) > 3 and each[1].endswith(wanted) and each[3] == _LISTEN for each in fields):
+        if port in _listening(enter):
             return
         time.sleep(0.01)
     raise RowFailed("ucx_perftest: its server did not listen within 10 s")

@@ -87,7 +87,7 @@ class Perftest:
             try:
                 return self._rate(case, amount)
             except RowFailed as why:
-                # On a busy machine its two ends now and then lose each other while they shake hands or say goodbye.
+                # Somebody may have taken its port since it was found free.
                 failed = why
         raise failed
 
