@@ -45,7 +45,7 @@ class Pull(abc.ABC):
         """STOPPING: when to stop being patient."""
         self.reason = ""
         self.moved = 0
-        self.offered: Sequence[int] = ()
+        self.offered: array[int] = array("q")
         """Bytes of each chunk, negative where nothing comes; empty until the offer was heard."""
         self.coming: Sequence[int] = ()
         """Indexes of the chunks that were offered."""
@@ -127,7 +127,8 @@ class Pull(abc.ABC):
         return True
 
     def _settle(self, commit: frames.Commit) -> None:
-        coming, keys, lengths = self.coming, self.batch.keys, self.offered
+        coming, keys = self.coming, self.batch.keys
+        lengths: Sequence[int] = self.offered
         if len(coming) < len(keys):
             keys, lengths = tuple(keys[index] for index in coming), [lengths[index] for index in coming]
         if seal_of(keys, lengths, self._checks) != commit.digest:
@@ -147,14 +148,14 @@ class Pull(abc.ABC):
         batch = self.batch
         found = checks_of(self.link.wire.region, group, batch.keys, batch.slots)
         if b"".join(found) != expected:
-            for place, (part, own) in enumerate(zip(group, found, strict=True)):
+            for place, (chunk, own) in enumerate(zip(group.chunks, found, strict=True)):
                 if own != expected[place * CHECK_BYTES : (place + 1) * CHECK_BYTES]:
-                    self._bad.add(part.chunk)
+                    self._bad.add(chunk)
             self.reason = "checksum"
 
     def spoil(self, group: Group, reason: str) -> None:
         self.reason = reason
-        self._bad.update(part.chunk for part in group)
+        self._bad.update(group.chunks)
 
     @property
     def good(self) -> int:
@@ -258,21 +259,21 @@ class _CheckedLater(Pull):
     def judging(self) -> bool:
         """Whether checks are at hand that were not made yet."""
         unjudged = self._unjudged
-        return bool(unjudged) and self._judged + CHECK_BYTES * len(unjudged[0]) <= len(self._checks)
+        return bool(unjudged) and self._judged + unjudged[0].checks_bytes <= len(self._checks)
 
     def judge_next(self) -> int:
         """One group, so that other peers' transfers go on meanwhile."""
         if not self.judging:
             return 0
         group = self._unjudged.popleft()
-        end = self._judged + CHECK_BYTES * len(group)
+        end = self._judged + group.checks_bytes
         self.judge(group, self._checks[self._judged : end])
         self._judged = end
         return 1
 
     def take_checks(self, checks: bytes, *, last: bool) -> None:
         self._checks += checks
-        wanted = CHECK_BYTES * sum(map(len, self.groups))
+        wanted = sum(group.checks_bytes for group in self.groups)
         if len(self._checks) > wanted or (last and len(self._checks) != wanted):
             raise Refusal("protocol", f"{len(self._checks)} bytes of checks where {wanted} are due")
 
@@ -303,8 +304,8 @@ class PutPull(_CheckedLater):
             self._open = False
 
     def advance(self) -> int:
-        group = self._unjudged[0] if self.judging else ()
-        self.moved += sum(part.size for part in group)
+        if self.judging:
+            self.moved += sum(self._unjudged[0].sizes)
         return self.judge_next()
 
     def stopped(self, groups: int) -> None:

@@ -224,7 +224,7 @@ class PutServe(Serve):
         self.check_next()
         self._puts.extend(moves(self.link.wire.region, group, self.held, base, slot_bytes, self.slots))
         self.sent += 1
-        self.bytes += sum(part.size for part in group)
+        self.bytes += sum(group.sizes)
 
     def _begin_flush(self) -> None:
         """Learn when everything up to here has arrived; more may be put meanwhile."""

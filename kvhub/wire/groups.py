@@ -26,33 +26,61 @@ PUT_WINDOW = 64
 _SEEDS = (1 << 64) - 1
 
 
-class Part(NamedTuple):
-    """Bytes `start` to `start + size` of a chunk, which is named by its index in the pull."""
+class Group(NamedTuple):
+    """The parts of one message: bytes `starts[i]` to `starts[i] + sizes[i]` of the chunk with index `chunks[i]`.
 
-    chunk: int
-    start: int
-    size: int
+    Columns instead of a record per part: for ten thousand small chunks the records would cost more than the bytes.
+    """
+
+    chunks: Sequence[int]
+    starts: Sequence[int]
+    sizes: Sequence[int]
+
+    @property
+    def checks_bytes(self) -> int:
+        return CHECK_BYTES * len(self.chunks)
 
 
-Group = list[Part]
+_NO_STARTS = array("Q", bytes(8 * MOST_PIECES))
 
 
-def plan(lengths: Sequence[int]) -> list[Group]:
+def plan(lengths: array[int]) -> list[Group]:
     """The parts of each message; negative lengths are chunks that do not come."""
+    most = max(lengths, default=-1)
+    if most < 0:
+        return []
+    coming: Sequence[int] = range(len(lengths))
+    if min(lengths) < 0:
+        coming = [index for index, length in enumerate(lengths) if length >= 0]
+    if most > GROUP_BYTES or min(lengths[index] for index in (coming[0], coming[-1])) < most // 2:
+        return _cut(lengths, coming)
+    # None has to be cut, and none is much smaller than the largest: as many of them as surely fit.
+    step = min(GROUP_BYTES // max(most, 1), MOST_PIECES)
+    groups = []
+    for at in range(0, len(coming), step):
+        chunks = coming[at : at + step]
+        sizes = (
+            lengths[chunks.start : chunks.stop]
+            if isinstance(chunks, range)
+            else array("q", [lengths[index] for index in chunks])
+        )
+        groups.append(Group(chunks, _NO_STARTS[: len(chunks)], sizes))
+    return groups
+
+
+def _cut(lengths: Sequence[int], coming: Sequence[int]) -> list[Group]:
+    """Any sizes: parts are put into a message as long as there is room."""
     groups: list[Group] = []
-    group: Group = []
-    room, many = -1, MOST_PIECES
-    for index, length in enumerate(lengths):
-        if length < 0:
-            continue
-        start = 0
+    room = -1
+    for index in coming:
+        length, start = lengths[index], 0
         while True:
             size = min(length - start, GROUP_BYTES)
-            if size > room or len(group) == many:
-                group = []
-                groups.append(group)
+            if size > room or len(groups[-1].chunks) == MOST_PIECES:
+                groups.append(Group([], [], []))
                 room = GROUP_BYTES
-            group.append(Part(index, start, size))
+            for column, value in zip(groups[-1], (index, start, size), strict=True):
+                column.append(value)  # type: ignore[attr-defined]
             room -= size
             start += size
             if start >= length:
@@ -69,7 +97,7 @@ def checks_of(region: Region, group: Group, keys: Sequence[Key], slots: Sequence
     """The check of each part of a group, as it lies in the region's slots; `keys` and `slots` by chunk index."""
     view, stride = region.view, region.slot_bytes
     found = []
-    for index, start, size in group:
+    for index, start, size in zip(*group, strict=True):
         at = slots[index] * stride + start
         found.append(check(keys[index], view[at : at + size], start))
     return found
@@ -91,7 +119,7 @@ def moves(
     found: list[tuple[int, int, int]] = []
     own_base, own_bytes = region.address, region.slot_bytes
     own_end = other_end = -1
-    for index, start, size in group:
+    for index, start, size in zip(*group, strict=True):
         own, other = own_base + slots[index] * own_bytes + start, base + theirs[index] * slot_bytes + start
         if own == own_end and other == other_end:
             first, second, before = found[-1]
@@ -113,7 +141,7 @@ class Pieces:
     def __init__(self, region: Region, group: Group, slots: Sequence[int]) -> None:
         words = array("Q")
         base, stride, end, total = region.address, region.slot_bytes, -1, 0
-        for index, start, size in group:
+        for index, start, size in zip(*group, strict=True):
             address = base + slots[index] * stride + start
             if address == end:
                 words[-1] += size
@@ -123,8 +151,8 @@ class Pieces:
                 continue
             end, total = address + size, total + size
         self.payload_bytes = total
-        self.checks = array("B", bytes(CHECK_BYTES * len(group)))
-        words.extend((self.checks.buffer_info()[0], CHECK_BYTES * len(group)))
+        self.checks = array("B", bytes(group.checks_bytes))
+        words.extend((self.checks.buffer_info()[0], group.checks_bytes))
         self._words = words
 
     @classmethod

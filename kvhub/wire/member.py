@@ -99,7 +99,9 @@ class WireTransport(Transport):
             )
         wire = self._open("submit")
         slots, most = wire.region.slots, wire.region.slot_bytes
-        if any(not 0 <= slot < slots for slot in batch.slots) or any(not 0 <= room <= most for room in batch.lengths):
+        if batch.keys and (
+            min(batch.slots) < 0 or max(batch.slots) >= slots or min(batch.lengths) < 0 or max(batch.lengths) > most
+        ):
             raise MisuseError(f"{name}: a slot beyond {slots} or a length beyond {most} bytes")
         self.context.report("pulls", 1)
         if not addresses.valid(batch.peer.address):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kvhub.types import KEY_BYTES, Held
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from kvhub.wire.wire import Wire
 
 _ALL_OF_THEM = 1 << 31
+_GENERATED, _LAYOUT = attrgetter("generated"), attrgetter("layout")
+
+
+def _columns(found: Sequence[Held | None]) -> tuple[array[int], array[int]]:
+    """Length and slot of each chunk; ABSENT and 0 where there is none."""
+    lengths = array("q", [frames.ABSENT if held is None else held.length for held in found])
+    return lengths, array("q", [0 if held is None else held.slot for held in found])
 
 
 class ServeLink(Link):
@@ -107,8 +116,8 @@ class ServeLink(Link):
     def _pull(self, pull: frames.Pull) -> None:
         count, rest = divmod(len(pull.keys), KEY_BYTES)
         puts = 8 * count if self.path == "put" else 0
-        if rest or len(pull.rooms) != 8 * count or len(pull.slots) != puts:
-            raise Refusal("protocol", "a pull whose keys, rooms and slots are not as many")
+        if rest or not count or len(pull.rooms) != 8 * count or len(pull.slots) != puts:
+            raise Refusal("protocol", "a pull of nothing, or whose keys, rooms and slots are not as many")
         if pull.transfer in self._serves or not pull.within >= 0:
             raise Refusal("protocol", "a pull whose time or number cannot be")
         rooms, slots = array("Q"), array("Q")
@@ -138,35 +147,34 @@ class ServeLink(Link):
         if self._serves.get(serve.transfer) is not serve or serve.step is not Step.WAITING:
             # Its leases went back when it ended, be it before the source had answered.
             return
-        slots, most = self.wire.region.slots, self.wire.region.slot_bytes
-        lengths, places = array("q"), array("Q")
-        generated, layouts, which = array("I"), {"": 0}, array("H")
-        for held, room in zip(found, serve.rooms, strict=True):
-            if held is None or not (0 <= held.slot < slots and 0 <= held.length <= most):
-                good, length = False, frames.ABSENT
-            else:
-                good, length = held.length <= room, held.length
-            if held is not None and good:
-                lengths.append(length)
-                places.append(held.slot)
-                generated.append(held.generated)
-                which.append(layouts.setdefault(held.layout, len(layouts)) if held.layout else 0)
-                serve.count += 1
-            else:
-                lengths.append(frames.ABSENT if length < 0 else frames.OVERSIZE)
-                places.append(0)
-                generated.append(0)
-                which.append(0)
-        serve.lengths, serve.held, serve.groups = lengths, places, plan(lengths)
+        lengths, places = _columns(found)
+        region = self.wire.region
+        if not (0 <= min(places) <= max(places) < region.slots and max(lengths) <= region.slot_bytes):
+            slots, most = region.slots, region.slot_bytes
+            found = [h if h is not None and 0 <= h.slot < slots and 0 <= h.length <= most else None for h in found]
+            lengths, places = _columns(found)
+        if max(lengths) > min(serve.rooms):
+            for index, (length, room) in enumerate(zip(lengths, serve.rooms, strict=True)):
+                if length > room:
+                    lengths[index] = frames.OVERSIZE
+        came = [held for held, length in zip(found, lengths, strict=True) if held is not None and length >= 0]
+        generated, layouts, which = b"", [""], b""
+        if any(map(_GENERATED, came)):
+            generated = array("I", [0 if held is None else held.generated for held in found]).tobytes()
+        if any(map(_LAYOUT, came)):
+            layouts = list(dict.fromkeys(["", *(held.layout for held in came)]))
+            places_of = {layout: number for number, layout in enumerate(layouts)}
+            which = array("H", [0 if held is None else places_of.get(held.layout, 0) for held in found]).tobytes()
+        serve.lengths, serve.held, serve.count, serve.groups = lengths, places, len(came), plan(lengths)
         serve.step = Step.OFFERED
         slots_said = serve.offered()
         self.say(
             frames.Offer(
                 serve.transfer,
                 lengths.tobytes(),
-                generated.tobytes() if any(generated) else b"",
-                list(layouts) if len(layouts) > 1 else [],
-                which.tobytes() if len(layouts) > 1 else b"",
+                generated,
+                layouts if which else [],
+                which,
                 slots_said,
             )
         )
