@@ -7,6 +7,7 @@ Medium                              optional second fixture: lets laws damage wh
 Slow, Torn, Dropping, Full, Raising, Hanging    wrappers that make any member misbehave (`faults`)
 Driver                              what a hub does with one member, for tests of your own
 make_region, make_context, make_key, make_payload    what a member needs, without a hub
+WirePairing, WireFaults             for transports made of `kvhub.wire`: who is let in, and what real processes survive
 FakeSource                          the hub as a serving transport sees it
 """
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from kvhub.testing.store import StoreContract
     from kvhub.testing.store_safety import Medium
     from kvhub.testing.transport import TransportContract
+    from kvhub.testing.wire_faults import WireFaults
+    from kvhub.testing.wire_pairing import WirePairing
 
 _WHERE = {
     "Driver": "driver",
@@ -37,11 +40,14 @@ _WHERE = {
     "StoreContract": "store",
     "Medium": "store_safety",
     "TransportContract": "transport",
+    "WireFaults": "wire_faults",
+    "WirePairing": "wire_pairing",
 }  # fmt: skip
 _ASSERTING = (
     "driver", "engine_basic", "engine_flow", "engine_life", "engine_safety", "engine_soak", "engine_stage",
     "guard", "stage", "source", "store_basic", "store_claims", "store_safety", "store_time",
-    "transport_basic", "transport_claims", "transport_safety",
+    "transport_basic", "transport_claims", "transport_safety", "wire_forgery", "wire_hub", "wire_lies", "wire_pairing",
+    "wire_states", "wire_time",
 )  # fmt: skip
 
 try:
@@ -79,6 +85,8 @@ __all__ = [
     "StoreContract",
     "Torn",
     "TransportContract",
+    "WireFaults",
+    "WirePairing",
     "make_context",
     "make_key",
     "make_payload",

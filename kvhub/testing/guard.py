@@ -17,6 +17,7 @@ import pytest
 OPEN = frozenset(
     {"member_factory", "medium", "slots", "slot_bytes", "patience", "excuses", "loopback"}
     | {"driver_factory", "pool", "wire", "block", "chunk", "vocabulary", "memory"}
+    | {"use", "path", "options", "tls", "moments", "aborts"}
 )
 """Names that a third party's class is meant to define."""
 REASON_MIN = 12
