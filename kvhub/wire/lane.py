@@ -60,8 +60,8 @@ class Fabric(abc.ABC):
         """What of this fabric other machines can reach, "" when nothing."""
         return ""
 
-    def objection(self, names: tuple[str, ...]) -> str:
-        """Why a link that came to use these lanes must not be used; empty when all is well."""
+    def objection(self, names: tuple[str, ...], peer: str) -> str:
+        """Why a link to `peer` that came to use these lanes must not be used; empty when all is well."""
         return ""
 
     @abc.abstractmethod

@@ -171,7 +171,7 @@ class Wire(Loop):
     def check_lanes(self, link: Link) -> None:
         """Raises Refusal where the fabric is not content with what a link really uses."""
         names = link.names()
-        problem = self.fabric.objection(names)
+        problem = self.fabric.objection(names, link.label)
         if problem:
             raise Refusal("lane", problem)
         for name in dict.fromkeys(name.partition("/")[0] for name in names):

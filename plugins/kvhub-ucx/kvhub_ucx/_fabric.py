@@ -48,11 +48,11 @@ class UcxFabric(Fabric):
     def exposed(self) -> str:
         return _settings.exposed(self._config)
 
-    def objection(self, names: tuple[str, ...]) -> str:
+    def objection(self, names: tuple[str, ...], peer: str) -> str:
         problem = _lanes.lacking(self._config, names)
         if problem and self._config.require_action == "warn":
             self._report("lane_unwanted", 1)
-            self._log.warning("wire.lane_unwanted", text=problem)
+            self._log.warning("wire.lane_unwanted", peer=peer, text=problem)
             return ""
         return problem
 
