@@ -16,7 +16,7 @@ COUNT, LENGTH = 24, 1 << 18
 """Six MiB: several messages, however they are cut."""
 STOP, CUT = 0.2, 1.0
 """What hubs are told (`stop_timeout`), and how long cutting a lane may take."""
-WITHIN = 0.6
+WITHIN = 0.5
 """Deadline of a pull whose peer is stopped."""
 KILLED_WITHIN = 1.0
 """Seconds after which nobody waits for the dead."""
@@ -166,9 +166,9 @@ class StateLaws(Wired):
             self.leave_out("this path has no messages")
         half = 0
         for nth in (1, 2, 3, 5, 8):
-            hub = open_hub(f"half {nth}", slots=2, slot_bytes=32 << 20, **TIMES)
+            hub = open_hub(f"half {nth}", slots=2, slot_bytes=16 << 20, **TIMES)
             peer = start_peer(
-                chunks=1, length=32 << 20, options=TIMES, fault={"fault": "stop", "step": "progress", "nth": nth}
+                chunks=1, length=16 << 20, options=TIMES, fault={"fault": "stop", "step": "progress", "nth": nth}
             )
             batch = hub.start(peer.peer, 1, WITHIN)
             peer.wait_lost("stop")
@@ -178,7 +178,7 @@ class StateLaws(Wired):
             peer.resume()
             peer.until_idle(self.patience)
             assert hub.spoilt(1) == [], "the rest of a message landed after the batch had ended"
-            if half == 2:
+            if half:
                 break
         assert half, "no message was stopped half-way, so nothing was shown"
 
@@ -201,9 +201,8 @@ class StateLaws(Wired):
 
     def test_B07_B10_the_puller_is_stopped(self, open_hub: OpensHub, start_peer: StartsPeer, puller: Moment) -> None:
         """A decode that hangs keeps leases no longer than the deadline, and is told nothing wrong when it wakes."""
-        began = time.monotonic()
         hub, peer = self._pulled_from(open_hub, start_peer, {"fault": "stop", **puller.fault})
-        peer.wait_lost("stop")
+        began = peer.wait_lost("stop")
         until(lambda: not hub.source.lent, self.patience, "the leases of the hung puller are back")
         # From here on every slot that was lent holds something else.
         if puller.begun:

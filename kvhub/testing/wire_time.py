@@ -17,7 +17,7 @@ from kvhub.types import Op, Outcome, Peer
 from kvhub.wire import frames
 
 DONE, LATE = Outcome.DONE, Outcome.LATE
-BEAT = 0.4
+BEAT = 0.3
 LANES, WIDTH = 4, 8
 
 
@@ -88,8 +88,9 @@ class TimeLaws(Wired):
         until(lambda: not hub.links, self.patience, "the silent puller is dropped")
         assert link.reason == "heartbeat"
         puller.resume()
-        heard = puller.ask("pull", peer=address, count=2)
-        assert set(heard["outcomes"]) == {"DONE"}, heard
+        # The first pull may still go into the old link, whose end it has not seen yet.
+        tries = [puller.ask("pull", peer=address, count=2) for _ in range(2)]
+        assert set(tries[1]["outcomes"]) == {"DONE"} and not tries[0]["wrong"], tries
 
     def test_D12_a_peer_that_never_answers(self, open_hub: OpensHub, start_peer: StartsPeer) -> None:
         """A hung process that still takes connections costs its own pulls the handshake's time, and nobody else."""

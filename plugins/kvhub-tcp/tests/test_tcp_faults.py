@@ -1,10 +1,16 @@
-"""What the wire must withstand over plain sockets and TLS: peers that die, hang, lie and come back; real processes."""
+"""What the wire must withstand over plain sockets and TLS: peers that die, hang, lie and come back; real processes.
+
+What does not depend on how payloads move is tried once; the long forms try every state on every path.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from kvhub.testing import WireFaults
+from kvhub.testing.wire_forgery import ForgeryLaws
+from kvhub.testing.wire_lies import LieLaws
+from kvhub.testing.wire_states import StateLaws
 from kvhub.testing.wire_time import TimeLaws
 
 
@@ -12,11 +18,11 @@ class TestSockets(WireFaults):
     use, path = "tcp", "message"
 
 
-class TestMapped(WireFaults):
+class TestMapped(StateLaws, LieLaws, ForgeryLaws):
     use, path = "tcp", "mapped"
 
 
-class TestTls(WireFaults):
+class TestTls(StateLaws, ForgeryLaws):
     """Both sides have certificates, and want one of each other."""
 
     use, path, tls, moments = "tcp", "message", True, "few"
@@ -30,3 +36,8 @@ class TestLongSockets(TimeLaws):
 @pytest.mark.slow
 class TestLongMapped(TimeLaws):
     use, path, aborts = "tcp", "mapped", 1000
+
+
+@pytest.mark.slow
+class TestLongTls(WireFaults):
+    use, path, tls, aborts = "tcp", "message", True, 1000

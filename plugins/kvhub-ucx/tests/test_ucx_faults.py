@@ -1,4 +1,7 @@
-"""What the wire must withstand over each kind of UCX's lanes: peers that die, hang, lie and come back."""
+"""What the wire must withstand over each kind of UCX's lanes: peers that die, hang, lie and come back.
+
+What does not depend on how payloads move is tried in the tests of kvhub-tcp; the long forms try everything here, too.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +10,47 @@ import os
 import pytest
 
 from kvhub.testing import WireFaults
+from kvhub.testing.wire_lies import LieLaws
+from kvhub.testing.wire_states import StateLaws
 from kvhub.testing.wire_time import TimeLaws
 
 pytest.importorskip("kvhub_ucx")
 pytestmark = pytest.mark.usefixtures("ucx")
 _ANY = {"provider": os.environ.get("KVHUB_TEST_UCX_PROVIDER", "auto")}
+_TCP, _CMA = {"transports": "tcp", **_ANY}, {"transports": "cma", **_ANY}
 
 
 class TestTcp(WireFaults):
-    use, path, options = "ucx", "message", {"transports": "tcp", **_ANY}
+    use, path, options, moments = "ucx", "message", _TCP, "few"
 
 
-class TestSharedMemory(WireFaults):
+class TestSharedMemory(StateLaws):
     """Messages through UCX's own shared memory, as between containers."""
 
     use, path, options, moments = "ucx", "message", _ANY, "few"
 
 
-class TestPut(WireFaults):
+class TestPut(StateLaws, LieLaws, TimeLaws):
     """The server writes into the puller's region; here by cross-memory attach, which no end of ours can fence."""
 
-    use, path, options = "ucx", "put", {"transports": "cma", **_ANY}
-
-
-class TestMapped(WireFaults):
-    """No lane at all, which is the core's own."""
-
-    use, path, options, moments = "ucx", "mapped", _ANY, "few"
+    use, path, options = "ucx", "put", _CMA
 
 
 @pytest.mark.slow
-class TestLongTcp(TimeLaws):
-    use, path, options, aborts = "ucx", "message", {"transports": "tcp", **_ANY}, 1000
+class TestLongTcp(WireFaults):
+    use, path, options, aborts = "ucx", "message", _TCP, 1000
 
 
 @pytest.mark.slow
-class TestLongPut(TimeLaws):
-    use, path, options, aborts = "ucx", "put", {"transports": "cma", **_ANY}, 1000
+class TestLongSharedMemory(WireFaults):
+    use, path, options, aborts = "ucx", "message", _ANY, 1000
+
+
+@pytest.mark.slow
+class TestLongPut(WireFaults):
+    use, path, options, aborts = "ucx", "put", _CMA, 1000
+
+
+@pytest.mark.slow
+class TestLongMapped(WireFaults):
+    use, path, options, aborts = "ucx", "mapped", _ANY, 1000
