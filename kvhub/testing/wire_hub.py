@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -177,10 +177,10 @@ class Process:
 class Nursery:
     """One interpreter that forks hubs; owns its process and its folder."""
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, use: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kvhub-nursery-")
         self.path = Path(self._folder.name) / "socket"
-        command = [sys.executable, "-m", "kvhub.testing.wire_peer", "--nursery", str(self.path), *modules]
+        command = [sys.executable, "-m", "kvhub.testing.wire_peer", "--nursery", str(self.path), use]
         self._run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._run.stdout is not None
         assert self._run.stdout.readline() == b"ready\n", f"the nursery ended with {self._run.wait(5)}"
@@ -233,8 +233,7 @@ class Wired(Guarded):
     @pytest.fixture(scope="class")
     @classmethod
     def nursery(cls) -> Iterator[Nursery]:
-        module = cls.use.partition(":")[0]
-        made = Nursery([module] if ":" in cls.use else [])
+        made = Nursery(cls.use)
         yield made
         made.close()
 

@@ -17,7 +17,7 @@ from kvhub.types import Outcome
 from kvhub.wire import frames, link
 
 COUNT, LENGTH = 6, 4096
-WITHIN = 0.4
+WITHIN = 0.3
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 OPTIONS: dict[str, Any] = {"stop_timeout": 0.1, "transfer_timeout": WITHIN}
 Twist = Callable[[frames.Message], list[frames.Message]]

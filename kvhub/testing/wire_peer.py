@@ -41,6 +41,7 @@ payload = functools.lru_cache(maxsize=128)(make_payload)
 _PR_SET_PDEATHSIG = 1
 
 
+@functools.cache
 def transport_class(use: str) -> type[Transport]:
     """The class of `tcp`, as a hub would find it, or of `package:Class`.  Raises PluginError and ImportError."""
     module, _, name = use.partition(":")
@@ -236,8 +237,9 @@ def nursery(path: str) -> None:
 
 def main() -> None:
     if sys.argv[1] == "--nursery":
-        for module in sys.argv[3:]:
-            importlib.import_module(module)
+        # Found and imported once, before the first fork.
+        for use in sys.argv[3:]:
+            transport_class(use)
         nursery(sys.argv[2])
     else:
         _run(sys.argv[1], iter(sys.stdin.readline, ""), sys.stdout)

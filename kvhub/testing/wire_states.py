@@ -16,12 +16,12 @@ COUNT, LENGTH = 24, 1 << 18
 """Six MiB: several messages, however they are cut."""
 STOP, CUT = 0.2, 1.0
 """What hubs are told (`stop_timeout`), and how long cutting a lane may take."""
-WITHIN = 0.5
+WITHIN = 0.4
 """Deadline of a pull whose peer is stopped."""
 KILLED_WITHIN = 1.0
 """Seconds after which nobody waits for the dead."""
 TIMES: dict[str, Any] = {"stop_timeout": STOP, "heartbeat": 60.0}
-FEW = ("offer said", "middle", "ready due", "commit due", "pull said")
+FEW = ("offer said", "middle", "commit due", "pull said", "put")
 DONE, FAILED, LATE = Outcome.DONE, Outcome.FAILED, Outcome.LATE
 
 

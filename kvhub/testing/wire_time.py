@@ -17,7 +17,7 @@ from kvhub.types import Op, Outcome, Peer
 from kvhub.wire import frames
 
 DONE, LATE = Outcome.DONE, Outcome.LATE
-BEAT = 0.3
+BEAT = 0.25
 LANES, WIDTH = 4, 8
 
 

@@ -33,7 +33,7 @@ class TestSharedMemory(StateLaws):
 class TestPut(StateLaws, LieLaws, TimeLaws):
     """The server writes into the puller's region; here by cross-memory attach, which no end of ours can fence."""
 
-    use, path, options = "ucx", "put", _CMA
+    use, path, options, moments = "ucx", "put", _CMA, "few"
 
 
 @pytest.mark.slow
