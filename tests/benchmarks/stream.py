@@ -1,24 +1,27 @@
 """Time to first token through the front, with both legs at once and with one after the other.
 
-    stream.py [--model DIR] [--rounds 7] [--tokens 4000] [--step-tokens 512] [--mbit 200] [--only WIRE ...]
+    stream.py [--model DIR] [--rounds 7] [--tokens 4000] [--step-tokens 512] [--mbit 200]
 
 One prefill and one decode engine, one front with `--streaming` and one without before the same two.  In each round each
 front sees a new prompt, in changing order; then the prefill engine alone computes one of them again (it retrieves
 nothing, and has no prefix cache), which says what computing takes, and what the answer should have been.  An answer
 that differs fails the run.
 
-Two wires: `loopback`, UCX's own choice on one machine; and `slow`, where decode lives in a network namespace behind a
-veth pair that `tc tbf` holds to `--mbit` in each direction, and UCX is told to use TCP (needs root, iproute2 and tc;
-else that part is left out, and said so).
+Decode lives in a network namespace behind a veth pair and the wire is told to send messages over TCP, not to look for
+memory of one machine.  So the same engines are measured in each round over two wires: the pair as it is, and held to
+`--mbit` in each direction by `tc tbf`.  That needs root, iproute2 and tc; else only one wire is measured, whatever the
+wire chooses on one machine, and that is said.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import secrets
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,7 +40,6 @@ from harness.paths import model
 from harness.serving import Engine, FrontProcess, connector
 from peer import machine
 
-WIRES = ("loopback", "slow")
 ROWS = ("one after the other", "streaming", "prefill alone")
 HERE, THERE = "10.231.77.1", "10.231.77.2"
 SECRET = "WIRE_SECRET"
@@ -46,7 +48,7 @@ kvhub: 1
 chunk_tokens: 64
 limits: {{lookup: 5s, lease: 60s, staging: 512MiB}}
 transports:
-  wire: {{use: ucx, listen: "{listen}:0", secret_env: {secret}, transports: "{transports}",
+  wire: {{use: ucx, listen: "{listen}:0", secret_env: {secret}, transports: "{transports}", path: "{path}",
          transfer_timeout: 120s}}
 roles:
   prefill: {{store: [wire]}}
@@ -60,8 +62,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=4000, help="tokens of a prompt")
     parser.add_argument("--step-tokens", type=int, default=512, help="the engines' max_num_batched_tokens")
+    parser.add_argument("--threads", type=int, default=2, help="OMP threads of an engine")
     parser.add_argument("--mbit", type=int, default=200, help="rate of the slow wire")
-    parser.add_argument("--only", nargs="+", choices=WIRES, default=WIRES, metavar="WIRE")
     parser.add_argument(
         "--quiet", type=float, default=10, help="seconds that a round waits for other processes to rest"
     )
@@ -80,30 +82,55 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
+class Link:
+    """A network namespace behind a veth pair.  Raises OSError or CalledProcessError without the right or the tools."""
+
+    def __init__(self) -> None:
+        number = os.getpid()
+        self.name, self._mine, self._theirs = f"kvhub{number}", f"kh{number}a", f"kh{number}b"
+        self._inside = ("ip", "netns", "exec", self.name)
+        run("ip", "netns", "add", self.name)
+        try:
+            run("ip", "link", "add", self._mine, "type", "veth", "peer", "name", self._theirs)
+            run("ip", "link", "set", self._theirs, "netns", self.name)
+            run("ip", "addr", "add", f"{HERE}/24", "dev", self._mine)
+            run("ip", "link", "set", self._mine, "up")
+            run(*self._inside, "ip", "addr", "add", f"{THERE}/24", "dev", self._theirs)
+            run(*self._inside, "ip", "link", "set", self._theirs, "up")
+            run(*self._inside, "ip", "link", "set", "lo", "up")
+            self.hold(1000)
+            self.hold(None)
+        except BaseException:
+            self.close()
+            raise
+
+    def hold(self, mbit: int | None) -> None:
+        """Hold both directions to so many Mbit/s, or to nothing."""
+        for inside, device in ((), self._mine), (self._inside, self._theirs):
+            subprocess.run((*inside, "tc", "qdisc", "del", "dev", device, "root"), capture_output=True)
+            if mbit is not None:
+                shape = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "128kb", "latency", "100ms")
+                run(*inside, "tc", "qdisc", "add", "dev", device, *shape)
+
+    def close(self) -> None:
+        # The pair goes with either of its ends.
+        subprocess.run(("ip", "link", "del", self._mine), capture_output=True)
+        subprocess.run(("ip", "netns", "del", self.name), capture_output=True)
+
+
 @contextmanager
-def slow_link(mbit: int) -> Iterator[str]:
-    """A network namespace behind a throttled veth pair; its name.  Raises OSError or CalledProcessError without the
-    right or the tools."""
-    name = f"kvhub{os.getpid()}"
-    mine, theirs = f"kh{os.getpid()}a", f"kh{os.getpid()}b"
-    inside = ("ip", "netns", "exec", name)
-    run("ip", "netns", "add", name)
+def linked() -> Iterator[Link | None]:
+    """A link, or None where none can be made."""
     try:
-        run("ip", "link", "add", mine, "type", "veth", "peer", "name", theirs)
-        run("ip", "link", "set", theirs, "netns", name)
-        run("ip", "addr", "add", f"{HERE}/24", "dev", mine)
-        run("ip", "link", "set", mine, "up")
-        run(*inside, "ip", "addr", "add", f"{THERE}/24", "dev", theirs)
-        run(*inside, "ip", "link", "set", theirs, "up")
-        run(*inside, "ip", "link", "set", "lo", "up")
-        shape = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "128kb", "latency", "100ms")
-        run("tc", "qdisc", "add", "dev", mine, *shape)
-        run(*inside, "tc", "qdisc", "add", "dev", theirs, *shape)
-        yield name
+        link = Link()
+    except (subprocess.CalledProcessError, OSError) as why:
+        say(f"no link of our own can be made here ({why}): one wire only, and that within this machine")
+        yield None
+        return
+    try:
+        yield link
     finally:
-        # Takes its end of the pair, and with it the other, along.
-        subprocess.run(("ip", "netns", "del", name), capture_output=True)
-        subprocess.run(("ip", "link", "del", mine), capture_output=True)
+        link.close()
 
 
 class Apart(Engine):
@@ -127,14 +154,15 @@ class Deployment:
 
 
 @contextmanager
-def deployed(wire: str, given: argparse.Namespace, home: Path) -> Iterator[Deployment]:
+def deployed(link: Link | None, given: argparse.Namespace, home: Path) -> Iterator[Deployment]:
     """Both engines and both fronts, warmed up."""
     with ExitStack() as running:
-        namespace = running.enter_context(slow_link(given.mbit)) if wire == "slow" else None
 
         def engine(role: str, address: str) -> Engine:
-            config = home / f"{wire}-{role}.yaml"
-            text = YAML.format(listen=address, secret=SECRET, transports="tcp" if namespace else "auto")
+            config = home / f"{role}.yaml"
+            text = YAML.format(
+                listen=address, secret=SECRET, transports="tcp" if link else "auto", path="message" if link else "auto"
+            )
             config.write_text(text)
             more: dict[str, Any] = {
                 "transfer": connector(config, role),
@@ -142,18 +170,18 @@ def deployed(wire: str, given: argparse.Namespace, home: Path) -> Iterator[Deplo
                 "max_model_len": given.tokens + 64,
                 "kv_bytes": 256 << 20,
                 "flags": ["--no-enable-prefix-caching", "--max-num-batched-tokens", str(given.step_tokens)],
-                "env": {SECRET: secret},
+                "env": {SECRET: secret, "OMP_NUM_THREADS": str(given.threads)},
             }
-            weights, log = given.model or model("tiny-llama-gqa-bench"), home / f"{wire}-{role}.log"
-            if namespace and role == "decode":
-                return Apart(role, weights, log, namespace=namespace, **more)
+            weights, log = given.model or model("tiny-llama-gqa-bench"), home / f"{role}.log"
+            if link and role == "decode":
+                return Apart(role, weights, log, namespace=link.name, **more)
             return Engine(role, weights, log, **more)
 
         secret = secrets.token_hex(16)
-        prefill = engine("prefill", HERE if namespace else "127.0.0.1")
-        decode = engine("decode", THERE if namespace else "127.0.0.1")
+        prefill = engine("prefill", HERE if link else "127.0.0.1")
+        decode = engine("decode", THERE if link else "127.0.0.1")
         fronts = {
-            row: FrontProcess([prefill.url], [decode.url], home / f"{wire}-front-{at}.log", flags=flags)
+            row: FrontProcess([prefill.url], [decode.url], home / f"front-{at}.log", flags=flags)
             for at, (row, flags) in enumerate(zip(ROWS, ([], ["--streaming"]), strict=False))
         }
         for process in (prefill, decode, *fronts.values()):
@@ -173,27 +201,35 @@ def prompt(tokens: int, seed: int) -> list[int]:
     return [draw.randrange(20, 250) for _ in range(tokens)]
 
 
-def measure(found: Deployment, given: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds to the first token by row, one per round.  Raises SystemExit for an answer that differs."""
-    seconds: dict[str, list[float]] = {row: [] for row in ROWS}
+def measure(found: Deployment, link: Link | None, given: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds to the first token by wire and row, one per round.  Raises SystemExit for an answer that differs."""
+    wires: dict[str, int | None] = {"unthrottled": None}
+    if link is not None:
+        wires[f"{given.mbit} Mbit/s"] = given.mbit
+    results: dict[str, dict[str, list[float]]] = {wire: {row: [] for row in ROWS} for wire in wires}
     pids = [*found.prefill.pids, *found.decode.pids, *(pid for front in found.fronts.values() for pid in front.pids)]
+    seeds = itertools.count()
     for number in range(given.rounds):
-        asked = {row: prompt(given.tokens, 2 * number + at) for at, row in enumerate(found.fronts)}
-        answers = {}
-        for row in [*asked][:: 1 if number % 2 else -1]:
-            machine.wait_for_quiet(pids, given.quiet)
-            output = found.fronts[row].stream(asked[row], max_tokens=8)
-            seconds[row].append(output.first_token_seconds)
-            answers[row] = output.tokens
-            # The prefill leg's own end: copies and a promise that is let go.
-            time.sleep(0.3)
-        row = ROWS[number % 2]
-        plain = found.prefill.stream(asked[row], max_tokens=8)
-        seconds[ROWS[2]].append(plain.first_token_seconds)
-        if plain.tokens != answers[row]:
-            sys.exit(f"round {number}, {row}: the answer differs: {answers[row]}, computed {plain.tokens}")
-        say("  " + ", ".join(f"{row} {seconds[row][-1]:.2f} s" for row in ROWS))
-    return seconds
+        for wire, mbit in wires.items():
+            if link is not None:
+                link.hold(mbit)
+            seconds = results[wire]
+            asked = {row: prompt(given.tokens, next(seeds)) for row in found.fronts}
+            answers = {}
+            for row in [*asked][:: 1 if number % 2 else -1]:
+                machine.wait_for_quiet(pids, given.quiet)
+                output = found.fronts[row].stream(asked[row], max_tokens=8)
+                seconds[row].append(output.first_token_seconds)
+                answers[row] = output.tokens
+                # The prefill leg's own end: copies and a promise that is let go.
+                time.sleep(0.3)
+            row = ROWS[number % 2]
+            plain = found.prefill.stream(asked[row], max_tokens=8)
+            seconds[ROWS[2]].append(plain.first_token_seconds)
+            if plain.tokens != answers[row]:
+                sys.exit(f"round {number}, {row}: the answer differs: {answers[row]}, computed {plain.tokens}")
+            say(f"  {wire}: " + ", ".join(f"{row} {seconds[row][-1]:.2f} s" for row in ROWS))
+    return results
 
 
 def table(results: dict[str, dict[str, list[float]]]) -> None:
@@ -208,25 +244,20 @@ def table(results: dict[str, dict[str, list[float]]]) -> None:
 
 def main() -> None:
     given = arguments()
+    # Who stops us must not leave a link behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     home = given.folder or Path(tempfile.mkdtemp(prefix="kvhub-stream-"))
     home.mkdir(parents=True, exist_ok=True)
-    results = {}
     try:
-        for wire in given.only:
-            name = wire if wire == "loopback" else f"{given.mbit} Mbit/s"
-            try:
-                say(f"{name}: starting two engines and two fronts")
-                with deployed(wire, given, home) as found:
-                    watch = machine.Watch([*found.prefill.pids, *found.decode.pids])
-                    results[name] = measure(found, given)
-                    say(f"  other processes kept {watch.others():.1f} of {os.cpu_count()} cores busy")
-                    early = found.prefill.metrics().total("kvhub:streamed_chunks_total")
-                    say(f"  chunks that left before their prompt was done: {early:.0f}")
-            except (subprocess.CalledProcessError, FileNotFoundError) as why:
-                if wire != "slow":
-                    raise
-                say(f"{name}: left out, no throttled link can be made here: {why}")
-        say(f"\n{given.rounds} rounds, prompts of {given.tokens} tokens, steps of {given.step_tokens}; medians")
+        with linked() as link:
+            say("starting two engines and two fronts")
+            with deployed(link, given, home) as found:
+                watch = machine.Watch([*found.prefill.pids, *found.decode.pids])
+                results = measure(found, link, given)
+                early = found.prefill.metrics().total("kvhub:streamed_chunks_total")
+                say(f"\nchunks that left before their prompt was done: {early:.0f}")
+                say(f"other processes kept {watch.others():.1f} of {os.cpu_count()} cores busy")
+        say(f"{given.rounds} rounds, prompts of {given.tokens} tokens, steps of {given.step_tokens}; medians")
         table(results)
     finally:
         if given.folder is None:
