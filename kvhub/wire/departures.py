@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvhub.types import Key
 from kvhub.wire import frames
 from kvhub.wire.greeting import Refusal
-from kvhub.wire.groups import PUT_WINDOW, Group, Pieces, checks_of, moves, seal_of
+from kvhub.wire.groups import FLUSH_BYTES, PUT_WINDOW, Group, Pieces, checks_of, moves, seal_of
 from kvhub.wire.lane import DONE, IN_PROGRESS, Lane, LaneError
 
 if TYPE_CHECKING:
@@ -180,6 +180,8 @@ class PutServe(Serve):
         self._flush = 0
         self._flushing = 0
         """Groups that the flush under way speaks for."""
+        self._unflushed = 0
+        """Bytes put since then."""
         self._landed = 0
         """Bytes of checks that the puller knows."""
         self._dirty = False
@@ -216,7 +218,7 @@ class PutServe(Serve):
             request = lane.put(own, length, remote)
             if request:
                 self._under_way.append(request)
-        if not self._puts and not self._flush:
+        if not self._puts and not self._flush and (self._unflushed >= FLUSH_BYTES or not self._left):
             self._begin_flush()
 
     def _fill(self, group: Group) -> None:
@@ -224,11 +226,12 @@ class PutServe(Serve):
         self.check_next()
         self._puts.extend(moves(self.link.wire.region, group, self.held, base, slot_bytes, self.slots))
         self.sent += 1
-        self.bytes += sum(group.sizes)
+        size = sum(group.sizes)
+        self.bytes, self._unflushed = self.bytes + size, self._unflushed + size
 
     def _begin_flush(self) -> None:
         """Learn when everything up to here has arrived; more may be put meanwhile."""
-        self._flushing = len(self._checks)
+        self._flushing, self._unflushed = len(self._checks), 0
         if self._dirty:
             self._dirty = False
             self._flush = self.link.data.flush()

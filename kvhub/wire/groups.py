@@ -23,6 +23,8 @@ CHECK_BYTES = 16
 WINDOW = 6
 """Messages under way on one link: enough to keep the lane busy while the next ones are checked."""
 PUT_WINDOW = 64
+FLUSH_BYTES = 4 * GROUP_BYTES
+"""Puts between two flushes: each costs a round trip and a frame, and what was flushed can be checked meanwhile."""
 _SEEDS = (1 << 64) - 1
 
 

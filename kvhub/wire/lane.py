@@ -32,7 +32,10 @@ class Fabric(abc.ABC):
     """What the links of one hub have in common."""
 
     device_direct = False
-    """Whether regions of device memory can be registered."""
+    """Whether regions of device memory can be registered, and payloads in them checked.
+
+    No fabric claims it yet: checks are made by the processor, and an unchecked payload is no hit.  What UCX makes of
+    device memory is measured by tests/device/ucx_gpu.py."""
 
     @abc.abstractmethod
     def open(self, region: Region, secret: bytes) -> dict[str, str]:

@@ -24,8 +24,6 @@ _BY_DEVICES = ("rc", "dc", "ud", "srd", "gga")
 class UcxFabric(Fabric):
     """Opened and used on the wire's thread."""
 
-    device_direct = True
-
     def __init__(self, config: Config, context: MemberContext) -> None:
         self._config = config
         self._name = context.name
