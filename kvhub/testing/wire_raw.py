@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import threading
@@ -14,8 +15,8 @@ from kvhub.testing.transport_safety import split
 from kvhub.testing.wire_hub import Hub
 from kvhub.wire import frames
 
-Change = Callable[[bytes, int], "bytes | None"]
-"""(bytes that pass, how many passed before) -> what is passed on; None cuts the connection."""
+Change = Callable[[bytes, int, int], "bytes | None"]
+"""(bytes that pass, how many passed before, which connection: 0 is the first) -> what is passed on; None cuts it."""
 
 
 class Raw:
@@ -147,11 +148,13 @@ class Stranger:
 def between(target: str, to_server: Change | None = None, to_puller: Change | None = None) -> Stranger:
     """Someone who stands between two hubs, and changes what passes; all connections of a puller go through it."""
 
-    def pump(source: socket.socket, sink: socket.socket, change: Change | None) -> None:
+    numbers = itertools.count()
+
+    def pump(source: socket.socket, sink: socket.socket, change: Change | None, number: int) -> None:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                out = data if change is None else change(data, passed)
+                out = data if change is None else change(data, passed, number)
                 passed += len(data)
                 if out is None:
                     break
@@ -161,12 +164,13 @@ def between(target: str, to_server: Change | None = None, to_puller: Change | No
                 sock.shutdown(socket.SHUT_RDWR)
 
     def meet(raw: Raw) -> None:
+        number = next(numbers)
         with socket.create_connection(split(target), timeout=5.0) as server:
             server.settimeout(None)
             raw.sock.settimeout(None)
-            back = threading.Thread(target=pump, args=(server, raw.sock, to_puller), daemon=True)
+            back = threading.Thread(target=pump, args=(server, raw.sock, to_puller, number), daemon=True)
             back.start()
-            pump(raw.sock, server, to_server)
+            pump(raw.sock, server, to_server, number)
             back.join(5.0)
 
     return Stranger(meet)
