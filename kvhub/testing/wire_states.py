@@ -12,8 +12,8 @@ from kvhub.testing.wire_hub import Hub, OpensHub, Process, StartsPeer, Wired
 from kvhub.testing.wire_moments import Moment, moments
 from kvhub.types import Completion, Outcome
 
-COUNT, LENGTH = 24, 3 << 17
-"""Nine MiB: several messages, however they are cut, and more than one flush."""
+COUNT, LENGTH = 24, 1 << 19
+"""Twelve MiB: several messages, however they are cut, and more than one flush."""
 STOP, CUT = 0.2, 1.0
 """What hubs are told (`stop_timeout`), and how long cutting a lane may take."""
 WITHIN = 0.4
