@@ -55,8 +55,8 @@ class WireTransport(Transport):
         fabric = self.fabric()
         if region.memory != "host" and not fabric.device_direct:
             raise KvhubError(
-                f"{self.context.name}: the region is in the memory of {region.memory}, where this transport cannot check "
-                "payloads; give it an arena in host memory"
+                f"{self.context.name}: the region is in the memory of {region.memory}, where payloads cannot be "
+                "checked by this transport; give it an arena in host memory"
             )
         self._capabilities = Capabilities(max_chunk_bytes=region.slot_bytes, device_direct=fabric.device_direct)
         self._wake = wake
