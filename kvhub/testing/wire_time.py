@@ -24,7 +24,7 @@ LANES, WIDTH = 4, 8
 class TimeLaws(Wired):
     """Every bound is kept by a clock that nobody can set."""
 
-    aborts: ClassVar[int] = 200
+    aborts: ClassVar[int] = 1000
     """Pulls that are tried with random aborts."""
 
     def test_clocks_that_jump(
@@ -161,6 +161,6 @@ class TimeLaws(Wired):
         ours = open_hub("ours", slots=LANES * WIDTH, slot_bytes=length, stop_timeout=0.0001)
         peer = start_peer(chunks=16, length=length, slots=32)
         may = {DONE, LATE, Outcome.FAILED}
-        self._aborts(ours, peer.peer, dict.fromkeys(range(16), length), max(self.aborts // 8, 20), may)
+        self._aborts(ours, peer.peer, dict.fromkeys(range(16), length), max(self.aborts // 16, 20), may)
         state = peer.until(lambda now: not now["lent"], self.patience, "leases are back")
         assert not state["faults"] and not {"wire.bug", "wire.broken"} & set(state["events"])

@@ -11,7 +11,6 @@ from kvhub.testing import WireFaults
 from kvhub.testing.wire_forgery import ForgeryLaws
 from kvhub.testing.wire_lies import LieLaws
 from kvhub.testing.wire_states import StateLaws
-from kvhub.testing.wire_time import TimeLaws
 
 
 class TestSockets(WireFaults):
@@ -19,7 +18,7 @@ class TestSockets(WireFaults):
 
 
 class TestMapped(StateLaws, LieLaws, ForgeryLaws):
-    use, path = "tcp", "mapped"
+    use, path, moments = "tcp", "mapped", "few"
 
 
 class TestTls(StateLaws, ForgeryLaws):
@@ -29,15 +28,10 @@ class TestTls(StateLaws, ForgeryLaws):
 
 
 @pytest.mark.slow
-class TestLongSockets(TimeLaws):
-    use, path, aborts = "tcp", "message", 1000
-
-
-@pytest.mark.slow
-class TestLongMapped(TimeLaws):
-    use, path, aborts = "tcp", "mapped", 1000
+class TestLongMapped(WireFaults):
+    use, path = "tcp", "mapped"
 
 
 @pytest.mark.slow
 class TestLongTls(WireFaults):
-    use, path, tls, aborts = "tcp", "message", True, 1000
+    use, path, tls = "tcp", "message", True

@@ -38,19 +38,19 @@ class TestPut(StateLaws, LieLaws, TimeLaws):
 
 @pytest.mark.slow
 class TestLongTcp(WireFaults):
-    use, path, options, aborts = "ucx", "message", _TCP, 1000
+    use, path, options = "ucx", "message", _TCP
 
 
 @pytest.mark.slow
 class TestLongSharedMemory(WireFaults):
-    use, path, options, aborts = "ucx", "message", _ANY, 1000
+    use, path, options = "ucx", "message", _ANY
 
 
 @pytest.mark.slow
 class TestLongPut(WireFaults):
-    use, path, options, aborts = "ucx", "put", _CMA, 1000
+    use, path, options = "ucx", "put", _CMA
 
 
 @pytest.mark.slow
 class TestLongMapped(WireFaults):
-    use, path, options, aborts = "ucx", "mapped", _ANY, 1000
+    use, path, options = "ucx", "mapped", _ANY
