@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import socket
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +24,7 @@ from kvhub.wire.lane import Fabric
 COUNT, LENGTH = 6, 20000
 DONE, FAILED, LATE, CORRUPT = Outcome.DONE, Outcome.FAILED, Outcome.LATE, Outcome.CORRUPT
 ROUNDS = 300
+JUNK = 45
 
 
 def _keyed(more: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -166,6 +169,28 @@ class ForgeryLaws(Wired):
                 assert DONE not in done.outcomes and done.reason, done
                 assert ours.spoilt(COUNT) == []
 
+    def test_junk_instead_of_a_lane_address(self, open_hub: OpensHub, start_peer: StartsPeer) -> None:
+        """Who knows the secret and names a lane that is none is refused; the hub lives and serves on."""
+        self._no_tls()
+        if self.path == "mapped":
+            self.leave_out("a mapped arena has no lanes")
+        ours, peer, dice = open_hub("ours"), start_peer(chunks=COUNT, length=LENGTH), random.Random(5)
+        lane = ours.wire.fabric.lane(lambda: None)
+        good = lane.address() or os.urandom(32)
+        lane.destroy()
+        for n in range(JUNK):
+            junk = bytearray(dice.randbytes(dice.randrange(1, 200)) if n % 3 == 0 else good)
+            if n % 3 == 1:
+                junk[dice.randrange(len(junk))] ^= 1 << dice.randrange(8)
+            elif n % 3 == 2:
+                junk = junk[: dice.randrange(len(junk))]
+            with Raw.dial(peer.peer.address) as raw:
+                raw.greet(ours, 2)
+                raw.send(frames.Join("message", bytes(junk)))
+                raw.heard()
+        assert not peer.dead, "the hub died of an address"
+        assert set(ours.pull(peer.peer, COUNT).outcomes) == {DONE}
+
     def test_every_port_and_a_stranger(self, open_hub: OpensHub, start_peer: StartsPeer) -> None:
         """Without the secret no port that we open gives anything, changes anything, or fills the log."""
         peer = start_peer(chunks=COUNT, length=LENGTH, options=_keyed(), environment={SECRET_ENV: SECRET})
@@ -193,7 +218,9 @@ class ForgeryLaws(Wired):
                 for knock in knocks:
                     with Raw.dial(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", 1.0) as raw:
                         raw.raw(knock())
-                        raw.sock.shutdown(1)
+                        with contextlib.suppress(OSError):
+                            # Unless the hub has hung up already.
+                            raw.sock.shutdown(socket.SHUT_WR)
                         try:
                             heard = raw.rest()
                         except TimeoutError:

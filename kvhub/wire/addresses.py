@@ -83,6 +83,35 @@ def interfaces() -> list[tuple[str, str]]:
     return found
 
 
+def owner_of(here: tuple[object, ...], there: tuple[object, ...]) -> int | None:
+    """User id behind the other end of a TCP connection of this machine; None when that end is not to be seen here.
+
+    `here` and `there` are what `getsockname` and `getpeername` say.  Source: the columns of /proc/net/tcp, proc(5).
+    """
+    wanted = [_proc_form(there), _proc_form(here)]
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if [_mapped_form(fields[1]), _mapped_form(fields[2])] == wanted:
+                return int(fields[7])
+    return None
+
+
+def _proc_form(address: tuple[object, ...]) -> str:
+    packed = ipaddress.ip_address(str(address[0]).partition("%")[0]).packed
+    words = [packed[at : at + 4][::-1].hex().upper() for at in range(0, len(packed), 4)]
+    return _mapped_form(f"{''.join(words)}:{int(str(address[1])):04X}")
+
+
+def _mapped_form(text: str) -> str:
+    """An IPv4 address is written alike where a dual-stack socket has it as IPv6."""
+    return text.removeprefix("0000000000000000FFFF0000")
+
+
 def interface_of(host: str) -> str | None:
     """The interface that has this address, None when no one has."""
     address = literal(host.partition("%")[0])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from kvhub.errors import KvhubError
 from kvhub.transport import Source
 from kvhub.types import Batch, Completion, Held, Key, Peer, Region
-from kvhub.wire import frames, mapped, options
+from kvhub.wire import addresses, frames, mapped, options
 from kvhub.wire.channel import Channel
 from kvhub.wire.greeting import Refusal
 from kvhub.wire.lane import Fabric, Lane
@@ -190,10 +190,23 @@ class Wire(Loop):
 
     def _refused(self, link: Link) -> None:
         self.report("handshake_refused", 1)
-        host = link.label.rpartition(":")[0]
-        if (host, link.reason) not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add((host, link.reason))
-            self.log.warning("wire.refused", peer=link.label, reason=link.reason, text=link.text)
+        self._tell(link.label, link.reason, link.text)
+
+    def _tell(self, label: str, reason: str, text: str) -> None:
+        host = label.rpartition(":")[0]
+        if (host, reason) not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add((host, reason))
+            self.log.warning("wire.refused", peer=label, reason=reason, text=text)
+
+    def _may_knock(self, sock: socket.socket) -> bool:
+        """Without a secret only this machine can reach the port, and of its users only this one (and root) may."""
+        if self.secret or self.config.tls_ca:
+            return True
+        try:
+            owner = addresses.owner_of(sock.getsockname(), sock.getpeername())
+        except OSError:
+            return False
+        return owner in (os.getuid(), 0)
 
     def _target(self, address: str) -> Target:
         found = self._targets.get(address)
@@ -228,6 +241,11 @@ class Wire(Loop):
             # A data connection counts only until it was handed over, or the last peer could never make its own.
             if len(self._serving(False)) >= self.config.most_peers:
                 self.report("handshake_refused", 1)
+                sock.close()
+                continue
+            if not self._may_knock(sock):
+                self.report("handshake_refused", 1)
+                self._tell(label, "user", "it is another user's process, and this hub has no secret")
                 sock.close()
                 continue
             with contextlib.suppress(OSError):

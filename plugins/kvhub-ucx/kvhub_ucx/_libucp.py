@@ -39,6 +39,7 @@ _TAG, _RMA, _WAKEUP = 1, 2, 16
 _ERR_MODE_PEER, _FORCE, _IOV = 1, 1, 2
 _ATTR_DATATYPE, _ATTR_FLAGS, _NEVER_AT_ONCE = 8, 16, 1 << 16
 _ALL_BITS = (1 << 64) - 1
+_VERSION_BITS, _LEAST_ADDRESS, _ADDRESS_PADDING = 15, 16, 64 * 1024
 _MAP_WITH_TYPE = 1 | 2 | 16
 MEMORY_TYPES = {"host": 0, "cuda": 1, "rocm": 3}
 """ucs_memory_type_t."""
@@ -276,13 +277,24 @@ class Worker:
 
     def connect(self, address: bytes) -> None:
         """Make the endpoint, with peer error handling, which both sides must have alike."""
-        buffer, handle = c.create_string_buffer(address, len(address)), c.c_void_p()
+        self._check_address(address)
+        # UCX looks for the end in the address itself: one that was cut off ends in the padding, not in foreign memory.
+        buffer, handle = c.create_string_buffer(address, len(address) + _ADDRESS_PADDING), c.c_void_p()
         params = EndpointParams(
             field_mask=7, address=c.addressof(buffer), err_mode=_ERR_MODE_PEER,
             err_handler=ErrorHandler(self._callback, None),
         )  # fmt: skip
         self.library.check(self.library.ucp_ep_create(self.handle, c.byref(params), c.byref(handle)), "ucp_ep_create")
         self.endpoint = handle.value
+
+    def _check_address(self, address: bytes) -> None:
+        """Refuse what UCX would answer with an assertion, which ends the process.  Raises KvhubError."""
+        version = self.address()[0] & _VERSION_BITS
+        if len(address) < _LEAST_ADDRESS or address[0] & _VERSION_BITS != version:
+            raise KvhubError(
+                f"UCX: an address of {len(address)} bytes that begins with {address[:1].hex() or 'nothing'} is none of "
+                f"format {version}, which this libucp speaks"
+            )
 
     def lanes(self) -> tuple[str, ...]:
         """`transport/device` of every lane of the endpoint, once it is connected."""
