@@ -255,7 +255,7 @@ class LieLaws(Wired):
         from kvhub.testing.region import make_key
         from kvhub.wire import groups
 
-        options: dict[str, Any] = {"checksum": "always"} if self.path == "mapped" else {}
+        options: dict[str, Any] = {"checksum": "always"}
         ours, theirs = (open_hub(n, slots=24, slot_bytes=LENGTH, **options) for n in ("ours", "theirs"))
         theirs.offer(COUNT, LENGTH)
         real, swap = groups.check, {make_key(0): make_key(1), make_key(1): make_key(0)}

@@ -80,6 +80,8 @@ class Join(Message, frozen=True, tag=4):
     slot_bytes: _Count = 0
     heartbeat: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 2.0
     """Seconds after which the puller says something even when there is nothing to say."""
+    checked: bool = False
+    """The puller wants the check of every payload, also where the server would not make it."""
 
 
 class Ready(Message, frozen=True, tag=5):
@@ -87,6 +89,8 @@ class Ready(Message, frozen=True, tag=5):
 
     path: _Word
     address: _Address = b""
+    checked: bool = True
+    """Whether payloads are checked; where not, zeros stand for their checks."""
 
 
 class Refused(Message, frozen=True, tag=6):

@@ -81,6 +81,8 @@ class Lane(abc.ABC):
     """Once connected: writing payloads straight into the peer's region is the best that this lane can do.
 
     Where it is merely possible it has to be asked for (option `path`)."""
+    local = False
+    """Once connected: bytes do not leave the memory of this machine."""
     fenced = True
     """Whether `destroy` on the receiving side alone makes late writes impossible.
 

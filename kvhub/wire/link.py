@@ -55,6 +55,8 @@ class Link(abc.ABC):
         self.state = state
         self.lane: Lane | None = None
         self.path = ""
+        self.checked = True
+        """Whether every payload is hashed at both ends."""
         self.peer: frames.Card | None = None
         self.was_up = False
         self.reason = ""
@@ -192,7 +194,7 @@ class Link(abc.ABC):
         except StopIteration as end:
             self.peer, join, ready = end.value
             self.channel.limit = frames.FRAME_LIMIT
-            self.path = ready.path
+            self.path, self.checked = ready.path, ready.checked
             self.greeted(join, ready)
             return
         if answer is not None:

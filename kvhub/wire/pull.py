@@ -38,11 +38,11 @@ class PullLink(Link):
         return greet(self.wire.card, self.wire.secret, self.channel, self._join)
 
     def _join(self, card: frames.Card) -> frames.Join:
-        wanted = self.wire.config.path
+        wanted, checked = self.wire.config.path, self.wire.config.checksum == "always"
         if wanted in ("auto", "mapped"):
             problem = self._map(card)
             if not problem:
-                return frames.Join("mapped", heartbeat=self.wire.config.heartbeat)
+                return frames.Join("mapped", heartbeat=self.wire.config.heartbeat, checked=checked)
             if wanted == "mapped":
                 raise Refusal("path", f"path=mapped, but the peer's arena cannot be mapped: {problem}")
         lane, region = self.open_lane(), self.wire.region
@@ -55,6 +55,7 @@ class PullLink(Link):
             region.slots,
             region.slot_bytes,
             self.wire.config.heartbeat,
+            checked,
         )
 
     def _map(self, card: frames.Card) -> str:
@@ -68,6 +69,8 @@ class PullLink(Link):
         return ""
 
     def greeted(self, join: frames.Join, ready: frames.Ready) -> None:
+        if join.checked and not ready.checked:
+            raise Refusal("checksum", "asked for checked payloads, the peer means to send them unchecked")
         if self.path not in _KINDS or (join.path in _KINDS and self.path != join.path):
             raise Refusal("path", f"asked for path {join.path!r}, the peer answers {ready.path!r}")
         if self.path == "mapped":

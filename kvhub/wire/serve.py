@@ -54,11 +54,12 @@ class ServeLink(Link):
     def _join(self, join: frames.Join) -> frames.Ready:
         self.wire.check_room()
         mine = self.wire.config.path
+        checked = join.checked or self.wire.config.checksum == "always"
         self._heartbeat = max(join.heartbeat, 0.01)
         if join.path == "mapped":
             if mine not in ("auto", "mapped"):
                 raise Refusal("path", f"the peer wants to map the arena, here path={mine}")
-            return frames.Ready("mapped")
+            return frames.Ready("mapped", checked=checked)
         lane = self.open_lane()
         address = lane.address()
         lane.connect(join.address)
@@ -70,7 +71,7 @@ class ServeLink(Link):
         if puts:
             lane.use_ticket(join.ticket)
         self.remote, self._remote_slots = (join.base, join.slot_bytes), join.slots
-        return frames.Ready(path, address)
+        return frames.Ready(path, address, checked or not lane.local)
 
     def greeted(self, join: frames.Join, ready: frames.Ready) -> None:
         self.state, self.was_up = State.UP, True

@@ -17,6 +17,8 @@ from kvhub_ucx.config import Config
 
 _BY_THE_PROCESS = ("cma", "knem", "xpmem")
 """The peer's processor writes: nothing that is done here keeps it from it."""
+_WITHIN_THE_MACHINE = (*_BY_THE_PROCESS, "posix", "sysv", "self")
+"""UCX takes one of these only to a peer on this machine, and then prefers it to TCP for everything large."""
 _BY_DEVICES = ("rc", "dc", "ud", "srd", "gga")
 """A network device writes, as long as our end of the connection exists."""
 
@@ -78,6 +80,7 @@ class UcxLane(Lane):
             self._lanes = self._worker.lanes()
             kinds = tuple(name.partition("/")[0].partition("_")[0] for name in self._lanes)
             self.fenced = not any(kind in _BY_THE_PROCESS for kind in kinds)
+            self.local = any(kind in _WITHIN_THE_MACHINE for kind in kinds)
             self.puts = any(kind in _BY_THE_PROCESS + _BY_DEVICES for kind in kinds)
         except UcxError as error:
             raise LaneError(str(error)) from error
@@ -145,6 +148,9 @@ class UcxLane(Lane):
         return not self._closing or self._worker.status(self._closing) != IN_PROGRESS
 
     def destroy(self) -> None:
+        if self.closed():
+            # All puts have ended.  Else the key is left to the context: a leak is better than a pointer to nothing.
+            self._worker.drop_ticket()
         if self._closing:
             self._worker.free(self._closing)
             self._closing = 0

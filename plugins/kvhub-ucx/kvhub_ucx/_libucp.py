@@ -336,6 +336,12 @@ class Worker:
         self.library.check(status, "ucp_ep_rkey_unpack")
         self._rkey = rkey.value
 
+    def drop_ticket(self) -> None:
+        """Let go of the remote key; every put must have ended, since each keeps a pointer to it."""
+        rkey, self._rkey = self._rkey, None
+        if rkey is not None:
+            self.library.ucp_rkey_destroy(rkey)
+
     def put(self, address: int, length: int, remote: int) -> int:
         """Write into the peer's memory.  Its end says only that `address` may be used again; see `flush`."""
         pointer = self.library.ucp_put_nbx(self.endpoint, address, length, remote, self._rkey, self._plain_at)
@@ -364,9 +370,6 @@ class Worker:
     def force_close(self) -> int:
         """Cut the endpoint off without asking the peer.  Returns a request, 0 if that is done or there is none."""
         endpoint, self.endpoint = self.endpoint, None
-        rkey, self._rkey = self._rkey, None
-        if rkey is not None:
-            self.library.ucp_rkey_destroy(rkey)
         if endpoint is None:
             return 0
         param = RequestParam(op_attr_mask=_ATTR_FLAGS, flags=_FORCE)
