@@ -12,9 +12,9 @@ _NOTES = """\
 GB/s (1e9 bytes) of payload; one64KiB is the time of one pull in µs.  Median of the rounds (least-most).
 Source on core 1, target on core 0, arenas of ARENA MiB (memfd) walked through, so that memory is cold.
   kvhub-*        pulls by key, one LOAD of 64 MiB (10000x32KiB: 312 MiB) at a time, `submit` until polled after `wake`:
-                 leases, XXH3-128 of every chunk at both ends and the word that it is whole are in it.
+                 leases, the word that it is whole and, on TCP and veth, XXH3-128 of every chunk at both ends are in it.
                  TCP, veth: the arena's name is withheld, so that all bytes take the network, as between two machines
-                 shared memory: the puller maps the peer's arena; as by default, nothing is checked on one machine
+                 shared memory: the puller maps the peer's arena; as by default, nothing is hashed within one machine
   checked        the same with `checksum: always`
   unmapped       the arena's name is withheld: UCX's shared memory
   default        unmapped, and with UCX's own settings wherever the plugin has others
