@@ -23,7 +23,7 @@ from kvhub_ucx import _bindings
 SONAME = "libucp.so.0"
 INSTALL = (
     "install one with: pip install 'kvhub-ucx[ucxx]', or the lighter 'kvhub-ucx[libucx]', "
-    "or for RDMA: apt-get install libucx0"
+    "or for RDMA: apt-get install libucx0; or say `use: tcp` (pip install kvhub-tcp), which needs none"
 )
 RDMA_DEVICES = Path("/sys/class/infiniband")
 _ORDER = ("ucxx", "wheel", "ucx-py", "system")
