@@ -65,7 +65,8 @@ class WirePairing(Wired):
         assert done.outcomes == (FAILED,) and done.reason == "namespace"
         said = ours.transport.healthy()
         assert "model ('llama' here, 'qwen' there)" in said or "model ('qwen' here, 'llama' there)" in said
-        assert theirs.counts["handshake_refused"] == 1 and not theirs.source.taken
+        until(lambda: theirs.counts.get("handshake_refused") == 1, self.patience, "the refusal is counted")
+        assert not theirs.source.taken
 
     def test_A26_B17_another_incarnation(self, open_hub: OpensHub) -> None:
         """A process that took over the address is no substitute; the one that is there goes on undisturbed."""

@@ -91,6 +91,10 @@ class Ready(Message, frozen=True, tag=5):
     address: _Address = b""
     checked: bool = True
     """Whether payloads are checked; where not, zeros stand for their checks."""
+    lanes: Annotated[list[_Word], msgspec.Meta(max_length=64)] = []
+    """`transport/device` of what carries them, as the side that sends sees it."""
+    fenced: bool = True
+    """Whether the end of the puller's lane keeps the server from writing, see `Lane.fenced`."""
 
 
 class Refused(Message, frozen=True, tag=6):

@@ -96,6 +96,12 @@ class Lane(abc.ABC):
     def connect(self, address: bytes) -> None:
         """Begin to connect.  Raises LaneError."""
 
+    def await_peer(self, address: bytes) -> None:
+        """The puller's `connect`: the server sends, so a lane that can be sent to need not do anything.
+
+        Raises LaneError."""
+        self.connect(address)
+
     @abc.abstractmethod
     def names(self) -> tuple[str, ...]:
         """`transport/device` of what is really in use."""

@@ -29,6 +29,8 @@ class PullLink(Link):
         super().__init__(wire, channel, target.address, State.DIALLING)
         self.target = target
         self.mapping: Mapping | None = None
+        self._lanes: tuple[str, ...] = ()
+        self._fenced = True
         self._pulls: dict[int, Pull] = {}
         self._next = 1
 
@@ -77,7 +79,8 @@ class PullLink(Link):
             self._up()
             return
         self.state = State.PROBING
-        self.data.connect(ready.address)
+        self._lanes, self._fenced = tuple(ready.lanes), ready.fenced
+        self.data.await_peer(ready.address)
         self.post_probe(self.data, send=False)
 
     def _up(self) -> None:
@@ -100,8 +103,10 @@ class PullLink(Link):
 
     @property
     def exposed(self) -> bool:
-        lane = self.lane
-        return self.path == "put" and any(p.under_way for p in self._pulls.values()) and bool(lane and not lane.fenced)
+        return self.path == "put" and not self._fenced and any(pull.under_way for pull in self._pulls.values())
+
+    def names(self) -> tuple[str, ...]:
+        return super().names() or self._lanes
 
     def layout_here(self, text: str) -> str:
         """A layout text of the server ("" for the server's own) as this hub would write it."""

@@ -71,7 +71,7 @@ class ServeLink(Link):
         if puts:
             lane.use_ticket(join.ticket)
         self.remote, self._remote_slots = (join.base, join.slot_bytes), join.slots
-        return frames.Ready(path, address, checked or not lane.local)
+        return frames.Ready(path, address, checked or not lane.local, list(lane.names()), lane.fenced)
 
     def greeted(self, join: frames.Join, ready: frames.Ready) -> None:
         self.state, self.was_up = State.UP, True
