@@ -6,6 +6,7 @@ message which it never asked for.  Says in one line of JSON what it saw.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import faulthandler
 import json
@@ -24,7 +25,11 @@ _AS_LONG_AS_IT_TAKES = 20.0
 
 
 def _threads() -> list[str]:
-    return sorted(path.joinpath("comm").read_text().strip() for path in Path("/proc/self/task").iterdir())
+    found = []
+    for path in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(path.joinpath("comm").read_text().strip())
+    return sorted(found)
 
 
 def _is_open(fd: int) -> bool:
@@ -95,6 +100,10 @@ def main() -> None:
         sender.free(closing)
     sender.destroy()
     context.close()
+    # A thread that was joined is on the kernel's list a moment longer.
+    patience = time.monotonic() + 5.0
+    while len(_threads()) > len(before) and time.monotonic() < patience:
+        time.sleep(0.01)
     print(
         json.dumps(
             {
