@@ -122,6 +122,13 @@ class Link(abc.ABC):
 
     # The data lane.
 
+    @property
+    def data(self) -> Lane:
+        """The lane of a link that has one.  Raises LaneError when it has gone."""
+        if self.lane is None:
+            raise LaneError("the lane is gone")
+        return self.lane
+
     def open_lane(self) -> Lane:
         self.lane = self.wire.open_lane(self)
         return self.lane

@@ -89,13 +89,6 @@ class PullLink(Link):
         self.target.on_up(self)
 
     @property
-    def data(self) -> Lane:
-        """The lane of a link that has one."""
-        if self.lane is None:
-            raise LaneError("the lane is gone")
-        return self.lane
-
-    @property
     def busy(self) -> bool:
         return self.state is State.PROBING or any(
             pull.under_way and pull.step is not Step.ASKED for pull in self._pulls.values()

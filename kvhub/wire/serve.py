@@ -15,7 +15,7 @@ from kvhub.wire.channel import Channel
 from kvhub.wire.departures import KINDS, Serve, Step
 from kvhub.wire.greeting import Greeting, Refusal, answer
 from kvhub.wire.groups import WINDOW, plan
-from kvhub.wire.lane import Lane, LaneError
+from kvhub.wire.lane import Lane
 from kvhub.wire.link import SILENCES, Link, State
 
 if TYPE_CHECKING:
@@ -78,13 +78,6 @@ class ServeLink(Link):
         if self.lane is not None:
             self.post_probe(self.lane, send=True)
         self.wire.log.debug("wire.accepted", peer=self.label, path=self.path, lanes=",".join(self.names()))
-
-    @property
-    def data(self) -> Lane:
-        """The lane of a link that has one."""
-        if self.lane is None:
-            raise LaneError("the lane is gone")
-        return self.lane
 
     @property
     def writes(self) -> bool:
