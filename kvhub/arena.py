@@ -11,6 +11,7 @@ of the same user map it through `/proc/PID/fd/N`, which is the region's name.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import threading
@@ -84,8 +85,10 @@ class Arena:
                 f"available here; lower it or give this process more memory"
             )
         self.lock = threading.RLock()
-        self._fd = os.memfd_create("kvhub-arena", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("kvhub-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, slots * slot_bytes)
+        # Who maps it in another process would be ended by a read of memory that was cut off.
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._map = mmap.mmap(self._fd, slots * slot_bytes)
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.region = Region(

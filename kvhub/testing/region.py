@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import random
@@ -30,8 +31,9 @@ SLOT_BYTES = 32768
 
 def make_region(slots: int = 64, slot_bytes: int = SLOT_BYTES) -> Region:
     """`slots` zeroed slots in a memfd of its own, like a hub's arena; freed when nobody holds region and view."""
-    fd = os.memfd_create(REGION_NAME, os.MFD_CLOEXEC)
+    fd = os.memfd_create(REGION_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, slots * slot_bytes)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     memory = mmap.mmap(fd, slots * slot_bytes)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     region = Region(memoryview(memory), address, slot_bytes, slots, f"/proc/{os.getpid()}/fd/{fd}")

@@ -8,6 +8,7 @@ same user.  Where it refuses, or where the two are in different containers, the 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import re
@@ -64,6 +65,8 @@ class Mapping:
             here = _boot() + opened.st_dev.to_bytes(8, "little") + opened.st_ino.to_bytes(8, "little")
             if here != wanted:
                 raise ValueError("another memory has taken that name")
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise ValueError("its memory may shrink, and reading what was cut off would end this process")
             self._map: mmap.mmap | None = mmap.mmap(fd, slots * slot_bytes, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
