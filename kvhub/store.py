@@ -7,13 +7,16 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvhub import chunkfile
 from kvhub.errors import KvhubError, MisuseError
 from kvhub.member import Member
 from kvhub.types import KEY_BYTES, Batch, Capabilities, Completion, Key, MemberContext, Op, Outcome, Region
 from kvhub.workers import STUCK_SECONDS, End, Workers
+
+if TYPE_CHECKING:
+    from kvhub.pool.medium import Medium
 
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 4.5
@@ -34,6 +37,15 @@ class Store(Member):
     @abc.abstractmethod
     def used_bytes(self) -> int | None:
         """Bytes now kept, as far as known without listing; None where the store cannot tell."""
+
+    @classmethod
+    def medium(cls, config: Any) -> Medium:
+        """The medium of a member with these options (an instance of `Config`), for `kvhub pool`; may block.
+
+        Raises KvhubError with a full sentence where it cannot be reached, or where the store keeps nothing that
+        outlives it.
+        """
+        raise KvhubError("this store offers no housekeeping: nothing outlives it, or its plugin does not support it")
 
 
 class Seen(int):
@@ -121,6 +133,12 @@ class BlockingStore(Store):
             again = memoryview(bytearray(chunkfile.HEADER_BYTES))
             if self.read(name, again, _NOTHING) == seen and again == header:
                 self.drop(name)
+
+    def used(self, name: str, seen: int) -> None:
+        """Told after a load from the object or a save that kept it, with what `read` returned.
+
+        For stores that note when a chunk was last of use.  Never blocks and never raises: note it and do it elsewhere.
+        """
 
     def names(self) -> Iterator[tuple[str, int]]:
         """(name, whole size) of every object of the namespace; may block.  Defining it claims `scans`."""
@@ -255,6 +273,7 @@ class BlockingStore(Store):
             self._discard(name, total, head)
             return End(Outcome.CORRUPT, why.reason, moved=moved)
         layout = "" if header.layout == self.context.layout.text else header.layout
+        self.used(name, total)
         return End(Outcome.DONE, "", header.stored_bytes, layout, header.generated, moved)
 
     def _save(self, name: str, batch: Batch, index: int) -> End:
@@ -296,6 +315,7 @@ class BlockingStore(Store):
         comparable = header.stored_bytes == payload.nbytes and header.layout == layout
         if comparable and header.checksum != chunkfile.payload_checksum(payload):
             self.context.report("conflicts", 1)
+        self.used(name, total)
         return True
 
     def _verified(self, head: memoryview, key: Key, total: int, room: int) -> chunkfile.Header:

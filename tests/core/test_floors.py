@@ -22,7 +22,7 @@ FLOORS: dict[int, str] = {
     2: "breaker engine hookspecs installed plan pump routes settings store tail transport",
     3: "accept builtin config jobs offers search sinks stream wire",
     4: "fetch opening orders plugins router",
-    5: "hub requests",
+    5: "hub pool requests",
     6: "cli session",
     7: "testing",
 }
