@@ -25,10 +25,14 @@ _ADVICE = {
 _OTHER = "failed when probed with a write, a read and a delete: {error}; check the mount and its server"
 
 
-def refusal(member: str, root: Path, error: OSError) -> KvhubError:
+def advice(root: Path, error: OSError) -> str:
     """The sentence for an operator whose directory failed with `error`."""
-    advice = _ADVICE.get(error.errno or 0, _OTHER).format(uid=os.geteuid(), error=error)
-    return KvhubError(f"{member}: root {root} {advice}")
+    return f"root {root} {_ADVICE.get(error.errno or 0, _OTHER).format(uid=os.geteuid(), error=error)}"
+
+
+def refusal(member: str, root: Path, error: OSError) -> KvhubError:
+    """The same, for the start of a member."""
+    return KvhubError(f"{member}: {advice(root, error)}")
 
 
 def write_read_delete(scratch: Scratch) -> None:

@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -17,7 +17,11 @@ from kvhub.chunkfile import HEADER_BYTES
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import KEY_BYTES, MemberContext
 from kvhub_nfs import files, probe
+from kvhub_nfs.recency import Touches
 from kvhub_nfs.scratch import DIRECTORY_MODE, Scratch
+
+if TYPE_CHECKING:
+    from kvhub.pool.medium import Medium
 
 SUFFIX = ".kv"
 MOST_WORKERS = 256
@@ -76,7 +80,14 @@ class DirectoryStore(BlockingStore):
         self.workers = config.workers
         self._home = f"{config.root}/{context.namespace.hex()[:32]}"
         self._scratch = Scratch(f"{self._home}/.tmp")
+        self._touches = Touches(context.name, context.report)
         self._device = -1
+
+    @classmethod
+    def medium(cls, config: Any) -> Medium:
+        from kvhub_nfs.medium import DirectoryMedium  # no hub needs it
+
+        return DirectoryMedium(config.root, fsync=config.fsync)
 
     def open(self) -> None:
         root = self.config.root
@@ -101,6 +112,7 @@ class DirectoryStore(BlockingStore):
             raise
 
     def shut(self) -> None:
+        self._touches.close(1.0)
         self._scratch.remove()
 
     def has(self, name: str) -> bool:
@@ -138,6 +150,10 @@ class DirectoryStore(BlockingStore):
     def drop_seen(self, name: str, seen: int, header: bytes) -> None:
         if self.context.writes and isinstance(seen, Seen) and isinstance(seen.identity, files.Identity):
             files.remove_exactly(self._path(name), seen.identity, self._scratch.fresh())
+
+    def used(self, name: str, seen: int) -> None:
+        if isinstance(seen, Seen) and isinstance(seen.identity, files.Identity):
+            self._touches.note(self._path(name), seen.identity.mtime_ns)
 
     def names(self) -> Iterator[tuple[str, int]]:
         for first in _listed(self._home):
