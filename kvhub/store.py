@@ -172,7 +172,9 @@ class BlockingStore(Store):
                 "check that its server is up and reachable, then start again"
             )
         self._region = region
-        self._workers = Workers(name, self.workers, self._do, wake, most_queued=self.most_queued)
+        self._workers = Workers(
+            name, self.workers, self._do, wake, most_queued=self.most_queued, report=self.context.report
+        )
 
     def submit(self, batch: Batch) -> None:
         if self._workers is None:
@@ -189,9 +191,7 @@ class BlockingStore(Store):
 
     def healthy(self) -> str:
         stuck = self._workers.stuck() if self._workers is not None else 0
-        return f"{stuck} of {self.workers} workers are stuck in a call for more than {STUCK_SECONDS:.0f} s" * (
-            stuck > 0
-        )
+        return f"{stuck} calls have not returned for more than {STUCK_SECONDS:.0f} s" * (stuck > 0)
 
     def close(self) -> None:
         with self._closing:

@@ -3,10 +3,15 @@
 A batch is cut into its chunks; each worker thread takes one chunk at a time, so a batch uses all idle workers and a
 call that hangs costs one worker.  What somebody waits for (FIND, LOAD) goes before what runs in the background
 (SAVE, REMOVE); both queues are bounded.  There is no order between batches.
+
+A call cannot be taken back, so a worker that hangs is written off and its slots stay lent until it returns.  Once more
+than half of the workers hang, others are started in their places, as many again at most.  When those hang too, batches
+are FAILED at once: that trips the member's breaker, and the first probe that gets through lets the member in again.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -19,6 +24,7 @@ from kvhub.errors import MisuseError
 from kvhub.types import Batch, Completion, Op, Outcome
 
 STUCK_SECONDS = 5.0
+"""A call that takes longer is written off.  Above any healthy medium's worst, below what fills queues."""
 _URGENT = (Op.FIND, Op.LOAD)
 _LENDS_SLOTS = (Op.LOAD, Op.SAVE)
 
@@ -67,8 +73,10 @@ class Workers:
         wake: Callable[[], None],
         *,
         most_queued: int = 64,
+        report: Callable[[str, int], None] = lambda name, count: None,
     ) -> None:
         self._name, self._do, self._wake, self._most_queued = name, do, wake, most_queued
+        self._count, self._report = count, report
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._tick = threading.Condition(self._lock)
@@ -79,12 +87,13 @@ class Workers:
         self._done: list[Completion] = []
         self._made = 0
         self._closed = False
-        self._busy_since = [0.0] * count
-        runs: list[tuple[str, Callable[[], None]]] = [("clock", self._clock)]
-        runs += [(str(number), self._runner(number)) for number in range(count)]
-        self._threads = [threading.Thread(target=run, name=f"kvhub-{name}-{tag}", daemon=True) for tag, run in runs]
-        for thread in self._threads:
-            thread.start()
+        self._numbers = itertools.count()
+        self._busy_since: dict[int, float] = {}
+        self._stuck: set[int] = set()
+        self._threads: dict[object, threading.Thread] = {}
+        self._start("clock", self._clock)
+        for _ in range(count):
+            self._start_worker()
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; never blocks.  A full queue, a passed deadline and an empty batch complete at once.
@@ -102,6 +111,9 @@ class Workers:
                 self._complete(job)
             elif batch.deadline <= time.monotonic():
                 self._give_up(job, "deadline")
+            elif len(self._stuck) >= 2 * self._count:
+                job.ends = [End(Outcome.FAILED, "stuck")] * len(batch.keys)
+                self._complete(job)
             elif len(queue) >= self._most_queued:
                 job.ends = [End(Outcome.FULL, "queue")] * len(batch.keys)
                 self._complete(job)
@@ -124,10 +136,9 @@ class Workers:
             if job is not None:
                 self._give_up(job, "cancelled")
 
-    def stuck(self, seconds: float = STUCK_SECONDS) -> int:
-        """How many workers have been inside one call for longer than `seconds`."""
-        before = time.monotonic() - seconds
-        return sum(1 for since in self._busy_since if 0.0 < since < before)
+    def stuck(self) -> int:
+        """How many workers are inside a call that was written off, and have not returned from it."""
+        return len(self._stuck)
 
     def close(self, seconds: float) -> int:
         """Drop what is queued, wait at most `seconds` for what is running; the number of workers written off.
@@ -141,9 +152,10 @@ class Workers:
                 self._give_up(job, "closed")
             self._work.notify_all()
             self._tick.notify_all()
-        for thread in self._threads:
+        threads = list(self._threads.values())
+        for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        return sum(thread.is_alive() for thread in self._threads)
+        return sum(thread.is_alive() for thread in threads)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -155,19 +167,27 @@ class Workers:
         if news:
             self._wake()
 
-    def _runner(self, number: int) -> Callable[[], None]:
-        def run() -> None:
-            while (task := self._take()) is not None:
-                job, index = task
-                self._busy_since[number] = time.monotonic()
-                end = _LATE if job.batch.deadline <= time.monotonic() else self._do(job.batch, index)
-                self._busy_since[number] = 0.0
-                self._finish(job, index, end)
+    def _start(self, tag: object, run: Callable[[], None]) -> None:
+        thread = self._threads[tag] = threading.Thread(target=run, name=f"kvhub-{self._name}-{tag}", daemon=True)
+        thread.start()
 
-        return run
+    def _start_worker(self) -> None:
+        number = next(self._numbers)
+        self._start(number, lambda: self._work_on(number))
 
-    def _take(self) -> tuple[_Job, int] | None:
+    def _work_on(self, number: int) -> None:
+        while (task := self._take(number)) is not None:
+            job, index = task
+            self._finish(
+                number, job, index, _LATE if job.batch.deadline <= time.monotonic() else self._do(job.batch, index)
+            )
+
+    def _take(self, number: int) -> tuple[_Job, int] | None:
         with self._lock:
+            if len(self._threads) - 1 - len(self._stuck) > self._count:
+                # This one was written off, has returned, and others stand in its place.
+                del self._threads[number]
+                return None
             while not self._urgent and not self._background:
                 if self._closed:
                     return None
@@ -179,30 +199,51 @@ class Workers:
             job.busy += 1
             if job.next == len(job.ends):
                 queue.popleft()
+            now = self._busy_since[number] = time.monotonic()
+            if now + STUCK_SECONDS < self._tick_at:
+                self._tick.notify()
             return job, index
 
-    def _finish(self, job: _Job, index: int, end: End) -> None:
+    def _finish(self, number: int, job: _Job, index: int, end: End) -> None:
         with self._turn():
+            del self._busy_since[number]
+            self._stuck.discard(number)
             job.ends[index] = end
             job.busy -= 1
             if job.busy == 0 and job.next == len(job.ends) and not job.over:
                 self._complete(job)
 
     def _clock(self) -> None:
-        """Ends batches at their deadline even when every worker is stuck."""
+        """Ends batches at their deadline even when every worker hangs, and writes off the workers that do."""
         while True:
             with self._turn():
                 if self._closed:
                     return
                 now = time.monotonic()
+                stuck_at = self._write_off(now)
                 waiting = [job for job in self._jobs.values() if not job.given_up]
                 expired = [job for job in waiting if job.batch.deadline <= now]
                 for job in expired:
                     self._give_up(job, "deadline")
                 if not expired:
-                    self._tick_at = min((job.batch.deadline for job in waiting), default=float("inf"))
+                    self._tick_at = min([stuck_at, *(job.batch.deadline for job in waiting)])
                     # Python's longest wait is below `inf`; an hour's needless look costs nothing.
                     self._tick.wait(min(self._tick_at - now, 3600.0))
+
+    def _write_off(self, now: float) -> float:
+        """Write off who hangs, start others where most do; when to look again."""
+        again = float("inf")
+        for number, since in self._busy_since.items():
+            if number not in self._stuck:
+                if since + STUCK_SECONDS <= now:
+                    self._stuck.add(number)
+                    self._report("stuck_calls", 1)
+                else:
+                    again = min(again, since + STUCK_SECONDS)
+        if 2 * len(self._stuck) > self._count:
+            while len(self._threads) - 1 < min(self._count + len(self._stuck), 2 * self._count):
+                self._start_worker()
+        return again
 
     def _give_up(self, job: _Job, reason: str) -> None:
         """Start no more of its chunks; complete it now unless a worker may still touch one of its slots."""

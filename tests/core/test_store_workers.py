@@ -5,12 +5,14 @@ from __future__ import annotations
 import mmap
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import attrs
 import pytest
 
 from kvhub import store as store_module
+from kvhub import workers as workers_module
 from kvhub.errors import KvhubError, MisuseError
 from kvhub.store import BlockingStore
 from kvhub.testing.driver import Driver
@@ -65,8 +67,8 @@ class Gate(BlockingStore):
 class Hub(Driver):
     member: Gate
 
-    def __init__(self, workers: int = 4) -> None:
-        super().__init__(Gate(GateConfig(workers), make_context("gate")))
+    def __init__(self, workers: int = 4, **more) -> None:
+        super().__init__(Gate(GateConfig(workers), make_context("gate", **more)))
         self.attach()
 
     def stick(self, count: int, op: Op = Op.LOAD, **more) -> list[int]:
@@ -195,12 +197,52 @@ def test_recovery_after_a_hang(hub: Hub) -> None:
     assert hub.member.healthy() == ""
 
 
-def test_healthy_tells_of_stuck_workers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub.member.healthy() == ""
-    hub.stick(2)
-    monkeypatch.setattr(Workers.stuck, "__defaults__", (0.02,))
-    time.sleep(0.05)
-    assert hub.member.healthy() == "2 of 4 workers are stuck in a call for more than 5 s"
+def test_healthy_tells_of_stuck_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "STUCK_SECONDS", 0.05)
+    hub = Hub()
+    try:
+        assert hub.member.healthy() == ""
+        hub.stick(2)
+        until(lambda: hub.member.healthy() == "2 calls have not returned for more than 5 s", 2.0, "said")
+        hub.member.gate.set()
+        until(lambda: hub.member.healthy() == "", 2.0, "well again")
+    finally:
+        hub.close()
+
+
+def threads_of(hub: Hub) -> int:
+    return sum(thread.name.startswith("kvhub-gate-") for thread in threading.enumerate()) - 1
+
+
+def test_C19_workers_that_hang_are_replaced_up_to_a_cap_and_then_batches_fail_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the pool may hang for nothing; beyond, as many again are started; when all hang, nothing is queued."""
+    monkeypatch.setattr(workers_module, "STUCK_SECONDS", 0.05)
+    reports: Counter[str] = Counter()
+    hub = Hub(2, report=lambda name, count: reports.update({name: count}))
+    before = threads_of(hub)
+    try:
+        first = hub.stick(1)
+        until(lambda: reports["stuck_calls"] == 1, 2.0, "one is written off")
+        assert threads_of(hub) == before, "half of the pool still works"
+        first += hub.stick(2)[1:]
+        until(lambda: threads_of(hub) == before + 2, 2.0, "others stand in their places")
+        assert hub.load(PLAIN).outcomes == (MISS,) * 8
+        first += [hub.submit(Op.LOAD, [key], [36 + n]) for n, key in enumerate(STICKY[2:4])]
+        until(lambda: reports["stuck_calls"] == 4, 2.0, "those hang as well")
+        assert threads_of(hub) == before + 2, "never more than twice the pool"
+        for _ in range(200):
+            done = hub.run(Op.FIND, PLAIN)
+            assert (done.outcomes, done.reason) == ((Outcome.FAILED,) * 8, "stuck")
+        assert set(first) <= set(hub.under_way), "slots of a call that hangs stay lent"
+        hub.member.gate.set()
+        assert {hub.wait(batch).outcomes for batch in first} == {(MISS,)}
+        until(lambda: threads_of(hub) == before, 2.0, "back to the pool's size")
+        assert hub.load(PLAIN).outcomes == (MISS,) * 8
+    finally:
+        hub.close()
+    assert threads_of(hub) == -1
 
 
 def test_close_is_bounded_and_writes_hung_workers_off(monkeypatch: pytest.MonkeyPatch) -> None:

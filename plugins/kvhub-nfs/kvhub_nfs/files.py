@@ -1,4 +1,9 @@
-"""Single files: written whole or not at all, read into given memory, removed only if they still are the same."""
+"""Single files: written whole or not at all, read into given memory, removed only if they still are the same.
+
+Payloads move straight between slots and files.  With `direct` they pass the page cache by (O_DIRECT): the header goes
+through an aligned page of the thread's own, whole blocks of the payload go directly, and the rest of a payload that is
+no multiple of a block through the page cache, so that a file is the same whichever way it was written.
+"""
 
 # Paths are strings here: building a Path costs as much as a system call on a local disk.
 # ruff: noqa: PTH104, PTH108
@@ -7,12 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import mmap
 import os
 import stat
+import threading
 from typing import NamedTuple
 
 FILE_MODE = 0o640
 """Before the umask.  Not for the world: KV tells the prompt it was computed from."""
+
+BLOCK = 4096
+"""What direct I/O is aligned to: file offsets, lengths and addresses.  A header is one block, slots are whole ones."""
+
+
+class _Page(threading.local):
+    """A block of memory that is aligned, one for each thread."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(mmap.mmap(-1, BLOCK))
+
+
+_page = _Page()
 
 
 class Identity(NamedTuple):
@@ -28,16 +49,17 @@ def identity(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def write_whole(path: str, header: bytes, payload: memoryview, *, fsync: bool) -> None:
+def write_whole(path: str, header: bytes, payload: memoryview, *, fsync: bool, direct: bool = False) -> None:
     """Create `path` with header and payload; on any error nothing stays there.  It must not exist.
 
     NFS tells of a full disk or quota as late as fsync or close, so an error of either is an error of the write:
     publishing by rename after one has been seen to put an empty file in place.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    fd, direct = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, direct)
     try:
         try:
-            _write_all(fd, memoryview(header), payload)
+            done = _write_blocks(fd, header, payload) if direct else 0
+            _write_rest(fd, memoryview(header), payload, done)
             if fsync:
                 os.fsync(fd)
         finally:
@@ -48,8 +70,42 @@ def write_whole(path: str, header: bytes, payload: memoryview, *, fsync: bool) -
         raise
 
 
-def _write_all(fd: int, header: memoryview, payload: memoryview) -> None:
-    done, total = 0, header.nbytes + payload.nbytes
+def _open(path: str, flags: int, direct: bool) -> tuple[int, bool]:
+    """A descriptor, and whether it is for direct I/O; a file system that refuses that gives a plain one."""
+    flags |= os.O_CLOEXEC
+    if direct:
+        try:
+            return os.open(path, flags | os.O_DIRECT, FILE_MODE), True
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            with contextlib.suppress(FileNotFoundError):  # Linux creates the file before it refuses
+                if flags & os.O_EXCL:
+                    os.unlink(path)
+    return os.open(path, flags, FILE_MODE), False
+
+
+def _write_blocks(fd: int, header: bytes, payload: memoryview) -> int:
+    """Write what can go directly, then turn the descriptor to the page cache if there is more; bytes written."""
+    _page.view[:] = header
+    whole = payload[: payload.nbytes // BLOCK * BLOCK]
+    try:
+        done = os.writev(fd, [_page.view, whole])
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        done = 0
+    if done < len(header) + payload.nbytes:
+        _to_page_cache(fd)
+    return done
+
+
+def _to_page_cache(fd: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT)
+
+
+def _write_rest(fd: int, header: memoryview, payload: memoryview, done: int) -> None:
+    total = header.nbytes + payload.nbytes
     while done < total:
         if done < header.nbytes:
             count = os.writev(fd, [header[done:], payload])
@@ -60,14 +116,16 @@ def _write_all(fd: int, header: memoryview, payload: memoryview) -> None:
         done += count
 
 
-def read_into(path: str, header: memoryview, payload: memoryview) -> tuple[int, Identity] | None:
+def read_into(
+    path: str, header: memoryview, payload: memoryview, *, direct: bool = False
+) -> tuple[int, Identity] | None:
     """Fill `header`, then `payload`; (whole size, identity), or None when there is no such file.
 
     The size is what was really there: a file that ends before its own status says so counts as that short.
     """
     try:
         # O_NONBLOCK: a FIFO in the place of a chunk must not hang a worker; regular files do not care.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd, direct = _open(path, os.O_RDONLY | os.O_NONBLOCK, direct)
     except FileNotFoundError:
         return None
     try:
@@ -76,14 +134,33 @@ def read_into(path: str, header: memoryview, payload: memoryview) -> tuple[int, 
             raise OSError(errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL, "not a regular file")
         size = status.st_size
         want = min(size, header.nbytes + payload.nbytes)
-        got = _read_all(fd, header, payload, want)
+        done = _read_blocks(fd, header, payload, want) if direct else 0
+        got = _read_rest(fd, header, payload, want, done)
         return (size if got == want else got), identity(status)
     finally:
         os.close(fd)
 
 
-def _read_all(fd: int, header: memoryview, payload: memoryview, want: int) -> int:
-    done = 0
+def _read_blocks(fd: int, header: memoryview, payload: memoryview, want: int) -> int:
+    """Read whole blocks, then turn the descriptor to the page cache if there is more.
+
+    The last block of a file that ends inside it is not read directly: that would write zeros behind the payload.
+    """
+    whole = payload[: max(0, want - header.nbytes) // BLOCK * BLOCK]
+    try:
+        done = min(os.preadv(fd, [_page.view, whole], 0), want)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        done = 0
+    part = min(done, header.nbytes)
+    header[:part] = _page.view[:part]
+    if done < want:
+        _to_page_cache(fd)
+    return done
+
+
+def _read_rest(fd: int, header: memoryview, payload: memoryview, want: int, done: int) -> int:
     while done < want:
         if done < header.nbytes:
             count = os.preadv(fd, [header[done:], payload], done)
@@ -93,6 +170,28 @@ def _read_all(fd: int, header: memoryview, payload: memoryview, want: int) -> in
             break
         done += count
     return done
+
+
+def takes_direct(path: str) -> bool:
+    """Whether a new file at `path` can be written and read back past the page cache; removed again.  Raises OSError."""
+    data = memoryview(mmap.mmap(-1, BLOCK))
+    data[:] = os.urandom(BLOCK)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_DIRECT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            _page.view[:] = data
+            os.writev(fd, [_page.view, data])
+            back = memoryview(mmap.mmap(-1, BLOCK))
+            return os.preadv(fd, [_page.view, back], 0) == 2 * BLOCK and back == data == _page.view
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def remove_exactly(path: str, seen: Identity, aside: str) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from kvhub.chunkfile import HEADER_BYTES
+from kvhub.errors import KvhubError
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import KEY_BYTES, MemberContext
 from kvhub_nfs import files, probe
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from kvhub.pool.medium import Medium
 
 SUFFIX = ".kv"
+DIRECT_FROM = 1 << 20
+"""Payload bytes from which a call is worth direct I/O; below, the disk's latency outweighs what it saves."""
 MOST_WORKERS = 256
 
 
@@ -46,6 +49,14 @@ class DirectoryConfig:
     """The options of a directory store."""
 
     root: Path = attrs.field(converter=absolute, metadata={"help": "directory for the chunks; it must exist"})
+    io: str = attrs.field(
+        default="auto",
+        validator=attrs.validators.in_(("auto", "buffered", "direct")),
+        metadata={
+            "help": "direct: past the page cache (O_DIRECT); buffered: through it; auto: direct for nfs/local where "
+            "the file system takes it, else buffered.  Chunks below 1 MiB are always buffered"
+        },
+    )
     workers: int = attrs.field(
         default=4,
         converter=_worker_count,
@@ -73,6 +84,8 @@ class DirectoryStore(BlockingStore):
     Config = DirectoryConfig
     persistent = True
     shared = True
+    prefers_direct: ClassVar[bool] = False
+    """What `io: auto` means.  NFS clients gather small writes and read ahead in the page cache."""
     config: DirectoryConfig
 
     def __init__(self, config: DirectoryConfig, context: MemberContext) -> None:
@@ -82,6 +95,7 @@ class DirectoryStore(BlockingStore):
         self._scratch = Scratch(f"{self._home}/.tmp")
         self._touches = Touches(context.name, context.report)
         self._device = -1
+        self._direct = False
 
     @classmethod
     def medium(cls, config: Any) -> Medium:
@@ -98,9 +112,12 @@ class DirectoryStore(BlockingStore):
             self._device = os.stat(root).st_dev
             if not self.context.writes:
                 probe.look(self.context.name, root, Path(self._home, "namespace.json"), self.context.namespace_json)
+                # Nothing may be written here, so nothing can be tried: files that refuse it are read the other way.
+                self._direct = self._wants_direct()
                 return
             self._scratch.make()
             probe.write_read_delete(self._scratch)
+            self._direct = self._takes_direct()
             probe.hold_to_namespace(
                 self.context.name, Path(self._home, "namespace.json"), self.context.namespace_json, self._scratch
             )
@@ -110,6 +127,19 @@ class DirectoryStore(BlockingStore):
             if isinstance(error, OSError):
                 raise probe.refusal(self.context.name, root, error) from error
             raise
+
+    def _wants_direct(self) -> bool:
+        return self.config.io == "direct" or (self.config.io == "auto" and self.prefers_direct)
+
+    def _takes_direct(self) -> bool:
+        if not self._wants_direct() or files.takes_direct(self._scratch.fresh()):
+            return self._wants_direct()
+        if self.config.io == "direct":
+            raise KvhubError(
+                f"{self.context.name}: io: direct is not taken by the file system of {self.config.root} (O_DIRECT); "
+                "use io: auto or io: buffered"
+            )
+        return False
 
     def shut(self) -> None:
         self._touches.close(1.0)
@@ -121,19 +151,45 @@ class DirectoryStore(BlockingStore):
             return os.stat(self._path(name)).st_size >= HEADER_BYTES
         except FileNotFoundError:
             return False
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            self.context.report("stale_handles", 1)
+            self._hold_to_root()
+            return False
 
     def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
-        found = files.read_into(self._path(name), header, payload)
+        path, direct = self._path(name), self._direct and payload.nbytes >= DIRECT_FROM
+        try:
+            found = files.read_into(path, header, payload, direct=direct)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            found = self._read_again(path, header, payload, direct)
         return None if found is None else Seen(*found)
+
+    def _read_again(
+        self, path: str, header: memoryview, payload: memoryview, direct: bool
+    ) -> tuple[int, files.Identity] | None:
+        """After ESTALE: open the path anew; a file that still is stale has gone, unless the whole mount is stale."""
+        self.context.report("stale_handles", 1)
+        try:
+            return files.read_into(path, header, payload, direct=direct)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        self._hold_to_root()
+        return None
 
     def write(self, name: str, header: bytes, payload: memoryview) -> bool:
         unfinished = self._scratch.fresh()
+        fsync, direct = self.config.fsync, self._direct and payload.nbytes >= DIRECT_FROM
         try:
-            files.write_whole(unfinished, header, payload, fsync=self.config.fsync)
+            files.write_whole(unfinished, header, payload, fsync=fsync, direct=direct)
         except FileNotFoundError:
             self._hold_to_root()
             self._scratch.make()
-            files.write_whole(unfinished, header, payload, fsync=self.config.fsync)
+            files.write_whole(unfinished, header, payload, fsync=fsync, direct=direct)
         try:
             self._publish(unfinished, self._path(name))
         except BaseException:
@@ -192,6 +248,7 @@ class LocalStore(DirectoryStore):
     """The same on a machine's own disk, where only this machine's hubs share it."""
 
     kind = "local"
+    prefers_direct = True
 
 
 def _listed(directory: str) -> Iterator[os.DirEntry[str]]:

@@ -172,7 +172,37 @@ def test_C13_a_second_save_writes_nothing(pool, failing) -> None:
     assert pool.counts == {"conflicts": 1}
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("call", ["open", "fstat", "preadv"])
+def test_C19_a_stale_handle_is_opened_anew_once_and_then_a_miss(pool, failing, monkeypatch, call: str) -> None:
+    pool.keep({KEY: DATA})
+    failing(call, errno.ESTALE, times=1)
+    assert pool.read([KEY]) == [DATA]
+    assert pool.counts == {"stale_handles": 1}
+    failing(call, errno.ESTALE)
+    assert pool.load([KEY]).outcomes == (MISS,)
+    monkeypatch.undo()
+    assert pool.read([KEY]) == [DATA]
+    assert pool.counts == {"stale_handles": 2}
+
+
+def test_C19_a_stale_mount_is_no_miss(pool, failing) -> None:
+    """Every path fails then: that has to trip the breaker, or a probe would let the store in again."""
+    pool.keep({KEY: DATA})
+    failing("open", errno.ESTALE)
+    failing("stat", errno.ESTALE)
+    for op in (Op.LOAD, Op.FIND):
+        done = pool.run(op, [KEY], [40] * (op is Op.LOAD))
+        assert (done.outcomes, done.reason) == ((FAILED,), "ESTALE")
+
+
+def test_C19_a_stale_path_is_looked_up_as_a_miss_while_the_mount_is_well(pool, failing) -> None:
+    pool.keep({KEY: DATA})
+    failing("stat", errno.ESTALE, times=1)
+    assert pool.find([KEY]) == (MISS,)
+    assert pool.find([KEY]) == (DONE,)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT, errno.EACCES, errno.EMFILE])
 @pytest.mark.parametrize("call", ["open", "fstat", "preadv"])
 def test_C03_an_io_error_on_load_removes_nothing(pool, failing, call: str, code: int) -> None:
     pool.keep({KEY: DATA})
