@@ -138,7 +138,8 @@ def read_into(
         got = _read_rest(fd, header, payload, want, done)
         return (size if got == want else got), identity(status)
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # it tells of writes that this descriptor did not make
+            os.close(fd)
 
 
 def _read_blocks(fd: int, header: memoryview, payload: memoryview, want: int) -> int:
