@@ -70,6 +70,6 @@ bench-stream: engine
 	$(ENGINE) tests/benchmarks/stream.py $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv .ucx-system .venv-vllm .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .ucx-system .s3-server .venv-vllm .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name '*.egg-info' -not -path './.git/*' -prune -exec rm -rf {} +
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -83,6 +83,7 @@ class BlockingStore(Store):
         super().__init__(config, context)
         self._writer = context.incarnation.encode()[:16]
         self._workers: Workers | None = None
+        self._call = threading.local()
         self._closing = threading.Lock()
         self._closed = False
         self._capabilities = Capabilities(
@@ -152,6 +153,13 @@ class BlockingStore(Store):
 
     def shut(self) -> None:
         """Let go of what `open` took.  Called once; workers may still hang in calls of theirs."""
+
+    def time_left(self) -> float:
+        """Seconds until nobody waits any more for what the calling worker is at; `inf` without a deadline.
+
+        For media that can end a call early.  Nothing needs to be done with it: a call may end whenever it does.
+        """
+        return float(getattr(self._call, "deadline", float("inf"))) - time.monotonic()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -238,6 +246,7 @@ class BlockingStore(Store):
     def _do(self, batch: Batch, index: int) -> End:
         key = batch.keys[index]
         name = key.hex()
+        self._call.deadline = batch.deadline
         try:
             if batch.op is Op.LOAD:
                 return self._load(name, key, self._region.slot(batch.slots[index], batch.lengths[index]))

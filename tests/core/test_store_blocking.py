@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -312,3 +313,20 @@ def test_payloads_go_straight_to_the_author(open_bench) -> None:
     bench.hub.run(Op.LOAD, [KEY], [40], [CHUNK_BYTES + 5])
     memory = bench.hub.region.view.obj
     assert seen == [(memory, CHUNK_BYTES, True), (memory, CHUNK_BYTES + 5, False)]
+
+
+def test_authors_may_ask_how_long_somebody_waits(open_bench) -> None:
+    left: list[float] = []
+
+    class Asking(Shelf):
+        def has(self, name: str) -> bool:
+            left.append(self.time_left())
+            return False
+
+    bench = open_bench(Asking)
+    assert bench.member.time_left() == float("inf"), "outside of a call nobody waits"
+    left.clear()
+    bench.hub.wait(bench.hub.submit(Op.FIND, [KEY], deadline=time.monotonic() + 5.0))
+    bench.hub.find([KEY])
+    assert 0.0 < left[0] <= 5.0
+    assert left[1] == float("inf")

@@ -1,0 +1,244 @@
+"""`Client`: the calls on one bucket, each bounded in time and each ending in an answer or a `Failure`.
+
+obstore's own retries are off: they know no deadline.  What may work in a moment is tried again here, a few times,
+after a pause that grows and is drawn at random, and only while somebody waits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import attrs
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store
+
+from kvhub_s3 import failures
+from kvhub_s3.config import BucketConfig, Secrets
+
+ONE_PUT = 64 << 20
+"""Bytes up to which an object goes up in one request."""
+PIECE = 256 << 10
+"""Bytes from which on a piece of an answer is handed over.  Small enough that nothing is joined and that a deadline is
+seen in time; large enough that the calls cost little."""
+MOST_TRIES = 4
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+LONGEST_READ = 300.0
+"""Seconds for a whole answer where no deadline ends it earlier."""
+
+T = TypeVar("T")
+TimeLeft = Callable[[], float]
+_used_in: int | None = None
+"""The process in which obstore's threads were started.  They do not survive a fork, and calls would hang for ever."""
+
+
+class Found(NamedTuple):
+    """What tells an object from a later one of the same name."""
+
+    size: int
+    tag: str
+    """Its ETag, or its time where the server has none."""
+
+
+class Listed(NamedTuple):
+    """An object of a listing; `modified` in seconds since 1970, on the server's clock."""
+
+    key: str
+    size: int
+    modified: float
+    tag: str
+
+
+def hold_to_process() -> None:
+    """Raise `Forked` where obstore's threads were left behind in a parent."""
+    global _used_in
+    if _used_in is None:
+        _used_in = os.getpid()
+    if _used_in != os.getpid():
+        raise failures.Forked("forked")
+
+
+def _found(meta: obstore.ObjectMeta) -> Found:
+    return Found(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+
+
+@attrs.define
+class Client:
+    """One bucket, from this process.  Connections are made at the first call.  Thread-safe."""
+
+    config: BucketConfig
+    secrets: Secrets | None
+    time_left: TimeLeft
+    """Seconds that the caller's work may still take."""
+    report: Callable[[str, int], None]
+    _reads: S3Store | None = attrs.field(default=None, init=False)
+    _writes: S3Store | None = attrs.field(default=None, init=False)
+
+    def open(self) -> None:
+        """Make ready; nothing is sent.  Raises OSError for a `ca_file` that cannot be read, ValueError for options."""
+        hold_to_process()
+        stall, save = self.config.stall_timeout, self.config.save_timeout
+        self._reads = self._store(timeout=f"{LONGEST_READ}s", read_timeout=f"{stall}s")
+        self._writes = self._store(timeout=f"{save}s")
+
+    def close(self) -> None:
+        """Let go of the connections; calls under way end on their own."""
+        self._reads = self._writes = None
+
+    def head(self, key: str) -> Found | None:
+        """The object, or None where there is none."""
+        return self._tried(lambda: _absent_is_none(lambda: _found(obstore.head(self._reading(), key))))
+
+    def read(self, key: str, header: memoryview, payload: memoryview) -> Found | None:
+        """Fill `header`, then `payload`, as far as the object goes; None where there is none."""
+        return self._tried(lambda: _absent_is_none(lambda: self._read(key, header, payload)))
+
+    def put(self, key: str, *parts: bytes | memoryview, create: bool = False) -> bool:
+        """Store the parts as one object; False where `create` and there is one.  They are not joined first."""
+        if sum(memoryview(part).nbytes for part in parts) <= ONE_PUT:
+            return self._tried(lambda: self._put(key, parts, create))
+        return self._tried(lambda: self._put_in_parts(key, parts))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove the objects; those that are not there are removed already."""
+        if keys:
+            self._tried(lambda: obstore.delete(self._writing(), list(keys)))
+
+    def listed(self, prefix: str) -> Iterator[Listed]:
+        """Every object below `prefix`, which is a whole path, in the server's order."""
+        try:
+            for page in obstore.list(self._reading(), prefix):
+                for meta in page:
+                    yield Listed(meta["path"], meta["size"], meta["last_modified"].timestamp(), meta["e_tag"] or "")
+        except exceptions.BaseError as error:
+            raise failures.of(error) from None
+
+    def children(self, prefix: str) -> tuple[list[str], list[Listed]]:
+        """The paths and the objects directly below `prefix`."""
+        found = self._tried(lambda: obstore.list_with_delimiter(self._reading(), prefix or None))
+        objects = [
+            Listed(meta["path"], meta["size"], meta["last_modified"].timestamp(), meta["e_tag"] or "")
+            for meta in found["objects"]
+        ]
+        return list(found["common_prefixes"]), objects
+
+    def _store(self, **times: str) -> S3Store:
+        config = self.config
+        address = config.address()
+        base = config.base()
+        by_path = config.by_path(address)
+        options: dict[str, object] = {
+            "region": config.region_name(),
+            "unsigned_payload": True,  # TLS guards the way, and every chunk is verified where it is read
+            "virtual_hosted_style_request": not by_path,
+            "endpoint": base.rpartition("/")[0] if by_path else base,
+        }
+        # obstore prefers this variable to `endpoint`; saying it again keeps the environment from undoing the file.
+        options["aws_endpoint_url_s3"] = options["endpoint"]
+        if self.secrets is not None:
+            keys = {
+                "access_key_id": self.secrets.access_key_id,
+                "secret_access_key": self.secrets.secret_access_key,
+                "token": self.secrets.session_token or None,
+                "expires_at": None,
+            }
+            options["credential_provider"] = lambda: keys
+        client: dict[str, object] = {
+            **times,
+            "connect_timeout": f"{config.connect_timeout}s",
+            "allow_http": base.startswith("http:"),
+            "allow_invalid_certificates": not config.verify_tls,
+        }
+        if config.ca_file is not None:
+            client["root_certificate"] = config.ca_file.read_bytes()
+        return S3Store(config.bucket, client_options=client, retry_config={"max_retries": 0}, **options)  # type: ignore[arg-type]
+
+    def _reading(self) -> S3Store:
+        return _open(self._reads)
+
+    def _writing(self) -> S3Store:
+        return _open(self._writes)
+
+    def _tried(self, call: Callable[[], T]) -> T:
+        """Run `call`; again, after a pause, where that may help and somebody waits.  Raises `Failure`."""
+        hold_to_process()
+        for pause in (*_pauses(), None):
+            try:
+                return call()
+            except Exception as error:
+                failure = failures.of(error)
+            if isinstance(failure, failures.SlowDown):
+                self.report("throttled", 1)
+            if pause is None or not failure.again or pause >= self.time_left():
+                break
+            self.report("retries", 1)
+            time.sleep(pause)
+        raise failure
+
+    def _read(self, key: str, header: memoryview, payload: memoryview) -> Found:
+        room = header.nbytes + payload.nbytes
+        try:
+            answer = obstore.get(self._reading(), key, options={"range": (0, room)})
+        except exceptions.BaseError as error:
+            if failures.unsatisfiable(error):
+                return _found(obstore.head(self._reading(), key))
+            raise
+        found = _found(answer.meta)
+        got = 0
+        for piece in answer.stream(PIECE):
+            data = memoryview(piece)
+            if self.time_left() <= 0:
+                raise failures.Timeout("the deadline passed while the answer came")
+            if got + data.nbytes > room:
+                raise failures.Broken("more bytes than were asked for")
+            if got < header.nbytes:
+                first = min(header.nbytes - got, data.nbytes)
+                header[got : got + first] = data[:first]
+                data, got = data[first:], got + first
+            payload[got - header.nbytes : got - header.nbytes + data.nbytes] = data
+            got += data.nbytes
+        if got != min(found.size, room):
+            raise failures.Broken("fewer bytes than the object has")
+        return found
+
+    def _put(self, key: str, parts: Sequence[bytes | memoryview], create: bool) -> bool:
+        try:
+            mode = "create" if create else "overwrite"
+            obstore.put(self._writing(), key, parts, use_multipart=False, mode=mode)  # type: ignore[arg-type]
+        except exceptions.AlreadyExistsError:
+            if create:
+                return False
+            raise
+        return True
+
+    def _put_in_parts(self, key: str, parts: Sequence[bytes | memoryview]) -> bool:
+        """obstore aborts an upload of which a part fails."""
+        obstore.put(self._writing(), key, iter(parts), use_multipart=True, chunk_size=self.config.part_size)
+        return True
+
+
+def _open(store: S3Store | None) -> S3Store:
+    if store is None:
+        raise failures.Failure("closed")
+    return store
+
+
+def _absent_is_none(call: Callable[[], T]) -> T | None:
+    try:
+        return call()
+    except FileNotFoundError as error:
+        if failures.absent(error):
+            return None
+        raise
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between tries: doubling, each drawn from its upper half so that writers do not retry in step."""
+    longest = FIRST_PAUSE
+    for _ in range(MOST_TRIES - 1):
+        yield longest * random.uniform(0.5, 1.0)
+        longest = min(2 * longest, LONGEST_PAUSE)
