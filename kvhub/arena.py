@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import mmap
 import os
 import threading
@@ -238,6 +239,16 @@ class Arena:
         """Every ready key, in no order."""
         with self.lock:
             return list(self._index)
+
+    def coldest(self, count: int) -> list[Key]:
+        """Up to `count` keys in the order in which claims would evict them, the next one first."""
+        with self.lock:
+            return list(itertools.islice(self._idle, count))
+
+    @property
+    def free(self) -> int:
+        """Slots that hold nothing."""
+        return len(self._free)
 
     def usage(self) -> dict[str, int]:
         """Slots by state: total, free, idle, leased; and bytes of the ready chunks."""

@@ -272,3 +272,12 @@ def test_B19_a_killed_process_leaves_nothing_in_shared_memory() -> None:
         process.wait()
     assert not os.path.exists(name)  # noqa: PTH110 - a link of /proc, whose target has no path
     assert seen() == before
+
+
+def test_the_coldest_are_those_that_claims_would_evict_next(arena: Arena) -> None:
+    idle(arena, "a", "b", "c")
+    arena.release([arena.lease(make_key("a")) or 0])
+    assert arena.coldest(2) == [make_key("b"), make_key("c")]
+    assert arena.free == 1
+    arena.claim(2)
+    assert names_in(arena, "a", "b", "c") == ["a", "c"]
