@@ -1,4 +1,4 @@
-"""What operators type: `kvhub plugins`, `kvhub check FILE`, `kvhub inspect CHUNK`.
+"""What operators type: `kvhub plugins`, `kvhub check FILE`, `kvhub inspect CHUNK`, `kvhub pool COMMAND FILE`.
 
 Exit status: 0 when all is well, 1 when what was looked at is not, 2 for a wrong command line.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +21,8 @@ from kvhub.config import Config, find, load
 from kvhub.engine import ROLES, Engine
 from kvhub.errors import ConfigError, KvhubError, PluginError
 from kvhub.plugins import Registry
+from kvhub.pool.command import add_parser
+from kvhub.pool.look import header_facts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("file", help="a chunk file, as a store keeps it")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect)
+
+    add_parser(commands)
     return parser
 
 
@@ -190,18 +193,7 @@ def _inspect(chosen: argparse.Namespace) -> int:
         raise KvhubError(f"{path}: a chunk of another {error.reason}, which this kvhub does not read") from error
     except (chunkfile.Damaged, ValueError) as error:
         raise KvhubError(f"{path}: not a whole chunk: {error}") from error
-    facts = {
-        "key": header.key.hex(),
-        "namespace": header.namespace.hex(),
-        "payload_bytes": header.payload_bytes,
-        "stored_bytes": header.stored_bytes,
-        "generated_tokens": header.generated,
-        "created": datetime.fromtimestamp(header.created_ns / 1e9, UTC).isoformat(timespec="seconds"),
-        "writer": header.writer.rstrip(b"\0").decode("ascii", "backslashreplace"),
-        "codec": header.codec,
-        "layout": header.layout,
-        "payload": _verdict(header, payload),
-    }
+    facts = header_facts(header) | {"payload": _verdict(header, payload)}
     if chosen.json:
         print(json.dumps(facts, indent=1))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,17 +60,18 @@ def load(
     registry: Classes,
     *,
     role: str | None = None,
+    members: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """Read and check a file (or a mapping in its shape) and lay the environment over it.
 
-    With `role`, plugins are imported only for the members that this role touches; the rest of the file is checked
-    all the same, but for those members' options.  Raises ConfigError with every problem; where a plugin failed,
-    its own exception is the cause.
+    With `role`, plugins are imported only for the members that this role touches, and with `members` only for those;
+    the rest of the file is checked all the same, but for other members' options.  Raises ConfigError with every
+    problem; where a plugin failed, its own exception is the cause.
     """
     data, tree, path = _read(source)
     reading = _Reading(registry, data, tree, path)
-    return reading.config(role, os.environ if environ is None else environ)
+    return reading.config(role, members, os.environ if environ is None else environ)
 
 
 def _read(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], yamlfile.Tree, str]:
@@ -106,7 +107,7 @@ class _Reading:
         self._warnings: list[str] = []
         self._cause: BaseException | None = None
 
-    def config(self, role: str | None, environ: Mapping[str, str]) -> Config:
+    def config(self, role: str | None, only: Sequence[str] | None, environ: Mapping[str, str]) -> Config:
         before = copy.deepcopy(self._data)
         places = dict(self._places)
         for path in env.overlay(self._data, environ, self._problems, self._places):
@@ -121,7 +122,7 @@ class _Reading:
             self._report("roles", f"has no role '{role}', which was asked for; {names.hint(role, roles)}")
         if not self._problems:
             check_routes(roles, known, self._report, self._warn)
-        members = self._members(roles[role].members if role is not None and role in roles else None)
+        members = self._members(roles[role].members if role is not None and role in roles else only)
         limits = options.build(Limits, self._section("limits"), "limits", self._report)
         config = Config(
             members=members,
@@ -213,7 +214,7 @@ class _Reading:
             self._report(below("stores", name), f"a hub has one host tier, and '{hosts[0]}' is it")
         return Known(tuple(stores), tuple(transports), hosts)
 
-    def _members(self, wanted: tuple[str, ...] | None) -> dict[str, MemberConfig]:
+    def _members(self, wanted: Sequence[str] | None) -> dict[str, MemberConfig]:
         members: dict[str, MemberConfig] = {}
         kinds: tuple[tuple[str, Callable[[str], type[Any]]], ...] = (
             ("store", self._registry.store),
