@@ -196,11 +196,12 @@ def _verify(chosen: argparse.Namespace) -> int:
 def _purge(chosen: argparse.Namespace) -> int:
     words = Words(chosen)
     selection, pace = words.selection(), _pace(words)
-    if selection.everything and not chosen.all and chosen.tokens is None:
+    tenant = chosen.salt is not None or chosen.adapter is not None
+    if selection.everything and not chosen.all and not tenant and chosen.tokens is None:
         words.problems.append("nothing says what is to go: name a namespace, a model, an age, or --all")
     if chosen.all and not selection.everything:
         words.problems.append("--all: goes with no other choice")
-    if (chosen.salt is not None or chosen.adapter is not None) and chosen.tokens is None:
+    if tenant and chosen.tokens is None:
         words.problems.append(
             "--salt and --adapter: keys are one-way, so a tenant's chunks are found only by the prompts that they are "
             "of; give these with --tokens, or purge by namespace or age"

@@ -15,6 +15,8 @@ from kvhub.pool.medium import Entry, Space
 from kvhub.pool.select import Selection, facts
 from kvhub.pool.walk import Removed, Walk
 
+_NOTHING = memoryview(bytearray())
+
 
 @attrs.frozen
 class Purged:
@@ -56,11 +58,13 @@ def purge_prompts(
     anew.  Prompts with images are not covered.
     """
     spaces = [(space.id, _namespace(space)) for space in selection.spaces(walk.medium)]
+    done: set[tuple[str, str]] = set()  # prompts share their beginnings
     for prompt in prompts:
         for space, namespace in spaces:
             walk.pace.check()
-            found = (_entry(walk, space, name) for name in _names(namespace, Context(adapter, salt), prompt))
-            entries = [entry for entry in found if entry is not None]
+            names = [name for name in _names(namespace, Context(adapter, salt), prompt) if (space, name) not in done]
+            done.update((space, name) for name in names)
+            entries = [entry for name in names if (entry := walk.medium.read(space, name, _NOTHING)) is not None]
             if not walk.dry and entries:
                 walk.pace.take(objects=len(entries))
                 entries = walk.medium.remove(space, entries)
@@ -79,10 +83,6 @@ def _names(namespace: Namespace, context: Context, prompt: list[int]) -> Iterato
     for tokens in range(1, len(prompt) + 1):
         if tokens % namespace.chunk_tokens:
             yield chain.part_key(tokens).hex()
-
-
-def _entry(walk: Walk, space: str, name: str) -> Entry | None:
-    return walk.medium.read(space, name, memoryview(bytearray()))
 
 
 def _namespace(space: Space) -> Namespace:

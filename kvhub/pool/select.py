@@ -42,12 +42,11 @@ class Selection:
     def spaces(self, medium: Medium) -> list[Space]:
         """Those that are meant.  Raises ConfigError where a word names none: a typo must not look like no chunks."""
         found = list(medium.spaces())
+        ids = [space.id for space in found]
         models = {facts(space).get("model", "") for space in found} - {""}
         problems = []
-        if self.namespace and not any(space.id.startswith(self.namespace) for space in found):
-            problems.append(
-                f"--namespace {self.namespace}: none here; {names.hint(self.namespace, [space.id for space in found])}"
-            )
+        if self.namespace and not any(space.startswith(self.namespace) for space in ids):
+            problems.append(f"--namespace {self.namespace}: none here; {names.hint(self.namespace, ids)}")
         if self.model and self.model not in models:
             problems.append(f"--model {self.model}: none here; {names.hint(self.model, models)}")
         if problems:

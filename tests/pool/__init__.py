@@ -1,0 +1,1 @@
+"""Housekeeping of shared pools, on directories."""
