@@ -2,7 +2,7 @@
 
 A slot is free, then filling (claimed by someone who writes into it), then ready (published under a key).  A lease is
 a promise that a slot will not change or go away until it is released.  Ready slots without leases are idle: they
-are what the host tier keeps, and the least recently used of them make room for new claims.
+are what the host tier keeps, and a policy says which of them make room for new claims.  A pin is a lease with an end.
 
 The memory is a memfd: it needs no name in a file system, so a killed process leaves nothing behind, and other processes
 of the same user map it through `/proc/PID/fd/N`, which is the region's name.
@@ -16,16 +16,19 @@ import itertools
 import mmap
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+from kvhub import pages
 from kvhub.errors import KvhubError, MisuseError
+from kvhub.evict import POLICIES, Policy
+from kvhub.pages import available_bytes
 from kvhub.types import Held, Key, Region
 
 ALIGN = 4096
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14: fault pages in without changing them
-_POPULATE_PIECE = 64 << 20
+MOST_PINNED = 0.25
+"""The share of the slots that may be pinned: the rest must be able to make room."""
 
 
 def slot_bytes_for(payload_bytes: int) -> int:
@@ -33,46 +36,23 @@ def slot_bytes_for(payload_bytes: int) -> int:
     return -(-payload_bytes // ALIGN) * ALIGN
 
 
-def available_bytes() -> int | None:
-    """Memory that this process may still take: the least of the machine's and the cgroup's; None if unknown."""
-    found = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
-        if limit != "max":
-            found.append(int(limit) - int(used))
-    except (OSError, ValueError):
-        pass
-    return min(found) if found else None
-
-
-def _populate(view: memoryview, stop: threading.Event) -> threading.Thread:
-    """Fault the pages of a mapping in, on a thread beside the engine's own start.
-
-    The first touch of a fresh page costs more than the copy into it (0.35 instead of 2.4 GB/s measured), and again in
-    every process that maps it (1.2 instead of 2.7).  Called through ctypes, which lets other threads run meanwhile.
-    """
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-    def run() -> None:
-        start = ctypes.addressof(ctypes.c_char.from_buffer(view))
-        for at in range(0, view.nbytes, _POPULATE_PIECE):
-            if stop.is_set() or madvise(start + at, min(_POPULATE_PIECE, view.nbytes - at), _POPULATE_WRITE):
-                return
-
-    thread = threading.Thread(target=run, name="kvhub-arena-warm", daemon=True)
-    thread.start()
-    return thread
-
-
 class Arena:
     """Slots, index and leases.  Every method is safe from any thread and takes no longer than its loop."""
 
-    def __init__(self, capacity: int, slot_bytes: int, *, name: str = "arena") -> None:
+    def __init__(
+        self,
+        capacity: int,
+        slot_bytes: int,
+        *,
+        name: str = "arena",
+        policy: str = "lru",
+        second_touch: bool = False,
+        ttl: float = 0.0,
+        huge_pages: bool = True,
+        numa_node: int | None = None,
+    ) -> None:
+        """`second_touch` keeps a chunk only from the second time on that it is published; `ttl` is the age in seconds
+        at which a chunk goes, 0 for none."""
         slots = capacity // slot_bytes
         if slots < 1:
             raise KvhubError(
@@ -84,6 +64,11 @@ class Arena:
             raise KvhubError(
                 f"{name}: capacity of {slots * slot_bytes} bytes is more than the {room} bytes of memory that are "
                 f"available here; lower it or give this process more memory"
+            )
+        known = pages.nodes()
+        if numa_node is not None and known and numa_node not in known:
+            raise KvhubError(
+                f"{name}: numa_node: {numa_node} is not on this machine; it has {', '.join(map(str, known))}"
             )
         self.lock = threading.RLock()
         self._fd = os.memfd_create("kvhub-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -99,20 +84,35 @@ class Arena:
             slots,
             f"/proc/{os.getpid()}/fd/{self._fd}",
         )
+        told = [pages.ask_huge_pages(self.region.address, slots * slot_bytes)] if huge_pages else []
+        if numa_node is not None:
+            told.append(pages.prefer_node(self.region.address, slots * slot_bytes, numa_node, known))
+        self.memory = "; ".join(told)
+        """What the kernel was asked for, and whether it offers it, for the log."""
         self._free = list(range(slots - 1, -1, -1))
         self._index: dict[Key, int] = {}
-        self._idle: OrderedDict[Key, int] = OrderedDict()
+        self._policy: Policy = POLICIES[policy](slots)
+        self._idle = 0
+        self._bytes = 0
+        self._ttl = ttl
+        self._ages: OrderedDict[int, float] = OrderedDict()
+        """Slot to the time at which its chunk goes, oldest first; only with a `ttl`."""
+        self._pins: dict[Key, float] = {}
+        self._next_unpin = float("inf")
+        self._once: OrderedDict[Key, None] | None = OrderedDict() if second_touch else None
         self._held: list[Held | None] = [None] * slots
         self._key: list[Key | None] = [None] * slots
         self._leases = [0] * slots
         self._keep = [True] * slots
         self.evictions = 0
         self._stop = threading.Event()
-        self._warmer = _populate(self.region.view, self._stop)
+        self._warmer = pages.populate(self.region.view, self._stop)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
     def __contains__(self, key: Key) -> bool:
+        if self._ages:
+            self._expire()
         return key in self._index
 
     def run(self, keys: Sequence[Key]) -> int:
@@ -123,23 +123,29 @@ class Arena:
                 return count
         return len(keys)
 
-    def lease_run(self, keys: Sequence[Key]) -> list[int]:
-        """Lease the leading run of ready keys; their slots."""
+    def lease_run(self, keys: Sequence[Key], *, use: bool = True) -> list[int]:
+        """Lease the leading run of ready keys; their slots.  Without `use` the policy does not count it as one."""
         with self.lock:
-            index, idle, leases, found = self._index, self._idle, self._leases, []
+            if self._ages:
+                self._expire()
+            index, leases = self._index, self._leases
+            found: list[int] = []
+            fresh: list[int] = []
             for key in keys:
                 slot = index.get(key)
                 if slot is None:
                     break
                 if not leases[slot]:
-                    del idle[key]
+                    fresh.append(slot)
                 leases[slot] += 1
                 found.append(slot)
+            self._idle -= len(fresh)
+            self._policy.leased(found if use else (), fresh)
             return found
 
-    def lease(self, key: Key) -> int | None:
+    def lease(self, key: Key, *, use: bool = True) -> int | None:
         """Lease one ready key; its slot, or None."""
-        found = self.lease_run((key,))
+        found = self.lease_run((key,), use=use)
         return found[0] if found else None
 
     def held(self, slot: int) -> Held:
@@ -152,17 +158,22 @@ class Arena:
     # -- filling ---------------------------------------------------------------------------------------------------
 
     def claim(self, count: int, *, spare: int = 0) -> list[int]:
-        """Take up to `count` slots for filling, each with one lease; evicts idle chunks, oldest first.
+        """Take up to `count` slots for filling, each with one lease; evicts idle chunks as the policy says.
 
         Returns fewer when the rest is leased.  `spare` slots are left free for others.
         """
         with self.lock:
             free, taken = self._free, []
-            room = len(free) + len(self._idle) - spare
+            if len(free) < count:
+                self._expire()
+            room = len(free) + self._idle - spare
             for _ in range(min(count, room)):
                 if not free:
-                    key, slot = self._idle.popitem(last=False)
+                    slot = self._policy.victim()
+                    key = self._key[slot]
+                    assert key is not None
                     del self._index[key]
+                    self._idle -= 1
                     self._clear(slot)
                     self.evictions += 1
                 slot = free.pop()
@@ -174,13 +185,15 @@ class Arena:
         """Make a filled slot ready under `key`; the claimer's lease stays and has to be released.
 
         False when another slot is ready under that key (unless `replace`): this one then stays private to its
-        leases and is freed with the last.  With `keep=False` the chunk goes as soon as nobody leases it.
+        leases and is freed with the last.  With `keep=False` the chunk goes as soon as nobody leases it, and so does
+        one that is not admitted.
         """
         with self.lock:
             slot = held.slot
             if not self._leases[slot] or self._key[slot] is not None:
                 raise MisuseError(f"slot {slot} was not claimed for filling")
             self._held[slot] = held
+            self._bytes += held.length
             if key in self._index:
                 if not replace:
                     self._keep[slot] = False
@@ -188,24 +201,42 @@ class Arena:
                 self._drop(key)
             self._index[key] = slot
             self._key[slot] = key
-            self._keep[slot] = keep
+            self._keep[slot] = keep and self._admitted(key)
+            self._policy.added(slot, key)
+            if self._ttl:
+                self._ages[slot] = time.monotonic() + self._ttl
             return True
+
+    def _admitted(self, key: Key) -> bool:
+        once = self._once
+        if once is None:
+            return True
+        if key in once:
+            once.move_to_end(key)
+            return True
+        once[key] = None
+        if len(once) > 2 * self.region.slots:
+            once.popitem(last=False)
+        return False
 
     def release(self, slots: Iterable[int]) -> None:
         """End one lease on each slot.  Raises MisuseError for a slot that has none."""
         with self.lock:
+            leases, keys, keep = self._leases, self._key, self._keep
             for slot in slots:
-                if self._leases[slot] < 1:
+                if leases[slot] < 1:
                     raise MisuseError(f"slot {slot} has no lease to release")
-                self._leases[slot] -= 1
-                if self._leases[slot]:
+                leases[slot] -= 1
+                if leases[slot]:
                     continue
-                key = self._key[slot]
-                if key is not None and self._keep[slot]:
-                    self._idle[key] = slot
+                key = keys[slot]
+                if key is not None and keep[slot]:
+                    self._idle += 1
+                    self._policy.idle(slot)
                     continue
                 if key is not None:
                     del self._index[key]
+                    self._policy.removed(slot)
                 self._clear(slot)
 
     def add_lease(self, slot: int) -> None:
@@ -221,23 +252,75 @@ class Arena:
             return key in self._index and self._drop(key)
 
     def _drop(self, key: Key) -> bool:
+        self._unpin(key)
         slot = self._index.pop(key)
+        self._policy.removed(slot)
         self._key[slot] = None
         self._keep[slot] = False
-        if self._idle.pop(key, None) is not None:
+        self._ages.pop(slot, None)
+        if not self._leases[slot]:
+            self._idle -= 1
             self._clear(slot)
         return True
 
     def _clear(self, slot: int) -> None:
+        held = self._held[slot]
+        if held is not None:
+            self._bytes -= held.length
         self._key[slot] = self._held[slot] = None
         self._keep[slot] = True
+        self._ages.pop(slot, None)
         self._free.append(slot)
+
+    # -- what stays, and what goes by time --------------------------------------------------------------------------
+
+    def pin(self, keys: Sequence[Key], seconds: float) -> int:
+        """Keep ready chunks for `seconds` whatever else needs room; how many of the first keys that holds for.
+
+        Ends at the first key that is not ready, and where more than a quarter of the slots would be pinned.  A chunk
+        that is pinned already is pinned until then.  Neither a pin nor a lease outlives `forget`, `ttl` or a replacing
+        `publish`: the key is gone then.
+        """
+        with self.lock:
+            self._expire()
+            until, most = time.monotonic() + seconds, int(MOST_PINNED * self.region.slots)
+            for count, key in enumerate(keys):
+                if key not in self._pins and (len(self._pins) >= most or self.lease(key, use=False) is None):
+                    return count
+                self._pins[key] = until
+                self._next_unpin = min(self._next_unpin, until)
+            return len(keys)
+
+    def unpin(self, keys: Iterable[Key]) -> None:
+        """End pins; keys that have none are ignored."""
+        with self.lock:
+            for key in keys:
+                self._unpin(key)
+
+    def _unpin(self, key: Key) -> None:
+        if self._pins.pop(key, None) is not None:
+            self.release((self._index[key],))
+
+    def _expire(self) -> None:
+        """Drop what is older than `ttl`, and end pins whose time is over."""
+        with self.lock:
+            now = time.monotonic()
+            while self._ages and now >= next(iter(self._ages.values())):
+                slot = next(iter(self._ages))
+                key = self._key[slot]
+                assert key is not None
+                self._drop(key)
+            if now >= self._next_unpin:
+                for key in [key for key, until in self._pins.items() if until <= now]:
+                    self._unpin(key)
+                self._next_unpin = min(self._pins.values(), default=float("inf"))
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     def keys(self) -> list[Key]:
         """Every ready key, in no order."""
         with self.lock:
+            self._expire()
             return list(self._index)
 
     def coldest(self, count: int) -> list[Key]:
@@ -251,11 +334,15 @@ class Arena:
         return len(self._free)
 
     def usage(self) -> dict[str, int]:
-        """Slots by state: total, free, idle, leased; and bytes of the ready chunks."""
+        """Slots by state: total, free, idle, pinned and nothing else, leased; and bytes of the ready chunks."""
         with self.lock:
-            total, free, idle = self.region.slots, len(self._free), len(self._idle)
-            size = sum(held.length for held in self._held if held is not None)
-            return {"total": total, "free": free, "idle": idle, "leased": total - free - idle, "bytes": size}
+            self._expire()
+            total, free, idle = self.region.slots, len(self._free), self._idle
+            pinned = sum(self._leases[self._index[key]] == 1 for key in self._pins)
+            leased = total - free - idle - pinned
+            return {
+                "total": total, "free": free, "idle": idle, "pinned": pinned, "leased": leased, "bytes": self._bytes,
+            }  # fmt: skip
 
     def close(self) -> None:
         """Unmap; idempotent.  Views that others still hold keep the memory until they go."""
@@ -287,5 +374,5 @@ def attach(name: str, size: int) -> memoryview:
         view = memoryview(mmap.mmap(fd, size))
     finally:
         os.close(fd)
-    _populate(view, threading.Event())
+    pages.populate(view, threading.Event())
     return view

@@ -96,7 +96,7 @@ class Hub:
         hub.reports.event(
             "hub.opened", role=facts.role, engine=facts.engine, namespace=facts.namespace.digest.hex()[:16],
             store=[step.name for step in hub.route.store], retrieve=[step.name for step in hub.route.retrieve],
-            slots=hub.arena.region.slots, slot_bytes=hub.arena.region.slot_bytes,
+            slots=hub.arena.region.slots, slot_bytes=hub.arena.region.slot_bytes, memory=hub.arena.memory,
         )  # fmt: skip
         return hub
 

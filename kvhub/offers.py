@@ -124,7 +124,7 @@ class Offers:
 
     def _lease(self, promise: _Promise, keys: Sequence[Key]) -> None:
         for key in keys:
-            slot = self._hub.arena.lease(key)
+            slot = self._hub.arena.lease(key, use=False)
             if slot is None:
                 promise.keys.add(key)
             else:

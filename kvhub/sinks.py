@@ -54,7 +54,7 @@ class Sinks:
             keys = [key for key in keys if key in self._owed]
         chunks = []
         for key in keys:
-            slot = self._hub.arena.lease(key)
+            slot = self._hub.arena.lease(key, use=False)
             if slot is not None:
                 chunks.append((key, self._hub.arena.held(slot)))
         for step in self._steps:

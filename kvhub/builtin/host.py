@@ -15,10 +15,11 @@ import attrs
 
 from kvhub.arena import Arena, slot_bytes_for
 from kvhub.errors import MisuseError
+from kvhub.evict import POLICIES
 from kvhub.hookspecs import hookimpl
 from kvhub.store import Store
 from kvhub.types import Batch, Capabilities, Completion, Held, Key, MemberContext, Op, Outcome, Region
-from kvhub.units import size
+from kvhub.units import seconds, size
 
 
 @attrs.frozen
@@ -26,6 +27,34 @@ class HostConfig:
     """Options of `use: host`."""
 
     capacity: int = attrs.field(converter=size, metadata={"help": "bytes of host memory, all of them taken at start"})
+    policy: str = attrs.field(
+        default="lru",
+        validator=attrs.validators.in_(tuple(POLICIES)),
+        metadata={
+            "help": "which chunk makes room: lru, the one that was not used for longest; s3fifo, chunks that were seen "
+            "once before those that were used again"
+        },
+    )
+    admit: str = attrs.field(
+        default="always",
+        validator=attrs.validators.in_(("always", "second_touch")),
+        metadata={"help": "which chunks are kept: always, all; second_touch, those that were there once before"},
+    )
+    ttl: float = attrs.field(
+        default=0.0,
+        converter=seconds,
+        metadata={"help": "age at which a chunk goes, used or not, such as 1h; 0 keeps it as long as there is room"},
+    )
+    huge_pages: str = attrs.field(
+        default="auto",
+        validator=attrs.validators.in_(("auto", "off")),
+        metadata={"help": "auto asks for huge pages where the kernel offers them for shared memory; off does not"},
+    )
+    numa_node: int | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional([attrs.validators.instance_of(int), attrs.validators.ge(0)]),
+        metadata={"help": "NUMA node for the memory, best the accelerator's; the kernel's choice if absent"},
+    )
 
     @capacity.validator
     def _positive(self, _: Any, value: int) -> None:
@@ -34,7 +63,7 @@ class HostConfig:
 
 
 class HostStore(Store):
-    """LRU over unleased slots; bounded by `capacity`, which counts every slot."""
+    """Chunks in unleased slots, bounded by `capacity`, which counts every slot, also those being filled."""
 
     Config = HostConfig
     kind: ClassVar[str] = ""
@@ -50,7 +79,17 @@ class HostStore(Store):
 
     def open_arena(self, slot_bytes: int) -> Arena:
         """The hub's arena.  Called once by the hub, before `attach`."""
-        self._arena = Arena(self.config.capacity, slot_bytes, name=self.context.name)
+        config: HostConfig = self.config
+        self._arena = Arena(
+            config.capacity,
+            slot_bytes,
+            name=self.context.name,
+            policy=config.policy,
+            second_touch=config.admit == "second_touch",
+            ttl=config.ttl,
+            huge_pages=config.huge_pages == "auto",
+            numa_node=config.numa_node,
+        )
         return self._arena
 
     @property

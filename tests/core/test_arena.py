@@ -131,7 +131,7 @@ def test_a_second_slot_for_a_key_stays_private_unless_it_replaces(arena: Arena) 
     assert arena.lease(make_key("a")) == third
     assert arena.held(first).length == 10, "whoever reads the old one goes on"
     arena.release([first, first, second, third, third])
-    assert arena.usage() == {"total": 4, "free": 3, "idle": 1, "leased": 0, "bytes": 30}
+    assert arena.usage() == {"total": 4, "free": 3, "idle": 1, "pinned": 0, "leased": 0, "bytes": 30}
 
 
 def test_a_forgotten_key_is_gone_at_once_and_its_slot_with_the_last_lease(arena: Arena) -> None:

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 
 FLOORS: dict[int, str] = {
-    0: "errors layout names types units yamlfile",
+    0: "errors evict layout names pages types units yamlfile",
     1: "arena chunkfile environ keys member observe options roles workers",
     2: "breaker engine hookspecs installed plan pump routes settings store tail transport",
     3: "accept builtin config jobs offers search sinks stream wire",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kvhub.arena import ALIGN
 from kvhub.builtin.host import HostConfig, HostStore, kvhub_register_stores
 from kvhub.errors import KvhubError, MisuseError
+from kvhub.evict import S3Fifo
 from kvhub.testing.region import make_context, make_key, make_region
-from kvhub.types import Batch, Completion, Op, Outcome
+from kvhub.types import Batch, Completion, Held, Op, Outcome
 
 
 class Stage:
@@ -141,6 +143,36 @@ def test_before_attach_and_after_close_it_takes_nothing(stage: Stage) -> None:
 def test_a_capacity_of_nothing_is_refused(capacity: object) -> None:
     with pytest.raises(ValueError, match=r"above 0|negative"):
         HostConfig(capacity=capacity)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"policy": "lfu"}, "'policy' must be in"),
+        ({"admit": "never"}, "'admit' must be in"),
+        ({"ttl": "soon"}, "expected a time"),
+        ({"huge_pages": "on"}, "'huge_pages' must be in"),
+        ({"numa_node": -1}, "'numa_node' must be >= 0"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        HostConfig(capacity=ALIGN, **options)
+
+
+def test_its_options_reach_the_arena() -> None:
+    options = {"policy": "s3fifo", "admit": "second_touch", "ttl": "1h", "huge_pages": "off", "numa_node": 0}
+    store = HostStore(HostConfig(capacity=4 * ALIGN, **options), make_context("host"))  # type: ignore[arg-type]
+    arena = store.open_arena(ALIGN)
+    assert arena.memory.startswith("NUMA node 0: ")
+    for number in range(2):
+        (slot,) = arena.claim(1)
+        arena.publish(make_key("a"), Held(slot, 1))
+        arena.release([slot])
+        assert len(arena.keys()) == number, "kept from the second time on"
+    assert type(arena._policy) is S3Fifo
+    assert 3590 < next(iter(arena._ages.values())) - time.monotonic() <= 3600
+    store.close()
 
 
 def test_a_capacity_below_one_chunk_names_the_member() -> None:
