@@ -7,6 +7,8 @@ which requests it hits and what becomes of them; without one everything passes.
 from __future__ import annotations
 
 import asyncio
+import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +21,8 @@ class Request(NamedTuple):
     method: str
     target: str
     """Path and query."""
+    head: str
+    """Request line and headers, in lower case."""
 
 
 @attrs.define
@@ -26,8 +30,17 @@ class Fault:
     """What happens to requests of `methods`, the next `times` of them, or all."""
 
     kind: str
-    """`answer` (status, code, text in place of the server's), `hang`, `reset`, `close`, `cut` (half a body), `drip`
-    (a byte at a time), `stall` (half a body, then silence), `etag` (another ETag), `slow` (the answer `seconds` late).
+    """One of:
+
+    answer          `status`, `code`, `text` and `headers` in place of the server's answer
+    hang            no answer
+    reset, close    the connection ends in place of an answer, with a reset or without
+    cut, stall      half of the body, then the end of the connection, or silence
+    drip            the body a byte at a time, `seconds` apart
+    slow            the answer `seconds` late
+    etag            another ETag
+    garble          one byte of the body changed
+    unconditional   If-None-Match taken from the request, as servers do that ignore it
     """
     methods: tuple[str, ...] = ("GET", "HEAD", "PUT", "POST", "DELETE")
     times: int | None = None
@@ -53,18 +66,21 @@ class FaultProxy:
     """A proxy with a thread of its own, between `start` and `stop`."""
 
     upstream: int
+    tls: ssl.SSLContext | None = None
+    """With it the proxy is asked over TLS; the server behind it never is."""
     port: int = attrs.field(default=0, init=False)
     fault: Fault | None = attrs.field(default=None, init=False)
     seen: list[Request] = attrs.field(factory=list, init=False)
     """Every request that came, also those that were made to fail."""
     open_connections: int = attrs.field(default=0, init=False)
-    _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.new_event_loop, init=False)
+    most_connections: int = attrs.field(default=0, init=False)
+    _loop: asyncio.AbstractEventLoop = attrs.field(init=False)
     _thread: threading.Thread | None = attrs.field(default=None, init=False)
     _tasks: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @contextmanager
     def failing(self, kind: str, **more: object) -> Iterator[Fault]:
@@ -76,10 +92,12 @@ class FaultProxy:
             self.fault = None
 
     def start(self) -> None:
+        """Listen, on the same port as before if it was started before."""
+        self._loop = asyncio.new_event_loop()
         ready = threading.Event()
 
         async def serve() -> None:
-            server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, limit=1 << 20)
+            server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, limit=1 << 20, ssl=self.tls)
             self.port = server.sockets[0].getsockname()[1]
             ready.set()
             async with server:
@@ -110,8 +128,9 @@ class FaultProxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
+        self.most_connections = max(self.most_connections, self.open_connections)
         try:
-            with suppress(OSError, asyncio.IncompleteReadError):
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 behind = await asyncio.open_connection("127.0.0.1", self.upstream, limit=1 << 20)
                 try:
                     while await self._exchange(reader, writer, *behind):
@@ -132,7 +151,7 @@ class FaultProxy:
         """One request; whether the connection may have another."""
         head = await reader.readuntil(b"\r\n\r\n")
         method, target = head.decode("latin-1").split(" ", 2)[:2]
-        request = Request(method, target)
+        request = Request(method, target, head.decode("latin-1").lower())
         self.seen.append(request)
         body = await _body(reader, head, method)
         fault = self.fault
@@ -166,6 +185,8 @@ class FaultProxy:
             return False
         if fault.kind == "close":
             return False
+        if fault.kind == "unconditional":
+            whole = re.sub(rb"(?i)\r\nif-none-match:[^\r]*", b"", whole, count=1)
         forth.write(whole)
         answer, rest = await _answer(back, request.method)
         if fault.kind == "etag":
@@ -173,6 +194,8 @@ class FaultProxy:
                 line if not line.lower().startswith(b"etag:") else b'ETag: "another"' for line in answer.split(b"\r\n")
             ]
             answer = b"\r\n".join(lines)
+        if fault.kind == "garble" and rest:
+            rest = bytes([rest[0] ^ 1]) + rest[1:]
         if fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
         if fault.kind in ("cut", "stall"):
@@ -188,7 +211,7 @@ class FaultProxy:
         await writer.drain()
         if fault.kind == "stall":
             await asyncio.sleep(3600)
-        return fault.kind in ("etag", "slow")
+        return fault.kind in ("etag", "garble", "slow", "unconditional")
 
 
 def _xml(fault: Fault) -> bytes:

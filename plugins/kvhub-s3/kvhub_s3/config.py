@@ -151,6 +151,7 @@ class BucketConfig:
         converter=_time,
         metadata={"help": "longest silence of the server while something is looked up or read"},
     )
+    load_timeout: float = attrs.field(default=10.0, converter=_time, metadata={"help": "one whole download of a chunk"})
     save_timeout: float = attrs.field(
         default=30.0, converter=_time, metadata={"help": "one upload of a chunk, or of a part of a large one"}
     )
@@ -204,5 +205,8 @@ def plain_secrets(environ: Mapping[str, str] = os.environ) -> Secrets | None:
 def _read(prefix: str, environ: Mapping[str, str], head: str) -> Secrets:
     names = [f"{prefix}_ACCESS_KEY_ID", f"{prefix}_SECRET_ACCESS_KEY"]
     if missing := [name for name in names if not environ.get(name)]:
-        raise KvhubError(f"{head}{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; export them")
+        many = len(missing) > 1
+        raise KvhubError(
+            f"{head}{' and '.join(missing)} {'are' if many else 'is'} not set; export {'them' if many else 'it'}"
+        )
     return Secrets(environ[names[0]], environ[names[1]], environ.get(f"{prefix}_SESSION_TOKEN", ""))

@@ -63,11 +63,16 @@ class BadTls(Failure):
 class Denied(Failure):
     advice = "does not permit this ({text}); check the credentials and the policy in docs/s3.md"
 
+    @property
+    def explained(self) -> bool:
+        """Whether the server said more than a status; to a HEAD it cannot."""
+        return not str(self).isdigit()
+
 
 class NoListing(Denied):
     advice = (
-        "answers 403 for an object that does not exist, so a miss cannot be told from a refusal; grant "
-        "s3:ListBucket on the bucket"
+        "answers 403 for an object that does not exist ({text}): the credentials permit no reading here, or lack "
+        "s3:ListBucket, without which a miss cannot be told from a refusal; grant what docs/s3.md lists"
     )
 
 

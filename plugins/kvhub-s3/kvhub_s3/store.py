@@ -137,7 +137,8 @@ class BucketStore(BlockingStore):
             answer = call(self._connected())
         except failures.Denied as denied:
             self.context.report("denied", 1)
-            self._trouble = f"bucket {self.config.bucket} {denied.sentence()}"
+            if denied.explained or not self._trouble:
+                self._trouble = f"bucket {self.config.bucket} {denied.sentence()}"
             raise
         self._trouble = ""
         return answer
@@ -152,4 +153,4 @@ class BucketStore(BlockingStore):
                 tls.check_hostname = False
                 tls.verify_mode = ssl.CERT_NONE
             rest = Rest(base, config.region_name(), secrets, tls=tls)
-            self.context.report("swept_uploads", uploads.sweep(rest, f"{self._names.root}/"))
+            self.context.report("swept_uploads", uploads.sweep(rest, f"{self._names.root}/", uploads.AGE_SECONDS))

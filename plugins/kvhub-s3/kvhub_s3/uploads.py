@@ -71,7 +71,7 @@ def abort(rest: Rest, upload: Upload) -> None:
     _asked(rest, "DELETE", upload.key, uploadId=upload.id)
 
 
-def sweep(rest: Rest, prefix: str, older_than: float = AGE_SECONDS) -> int:
+def sweep(rest: Rest, prefix: str, older_than: float) -> int:
     """Abort what is older; how many.  Raises `Failure`."""
     old = [upload for upload in unfinished(rest, prefix) if upload.age > older_than]
     for upload in old:

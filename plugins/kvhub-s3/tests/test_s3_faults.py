@@ -1,0 +1,213 @@
+"""What a bucket does to hubs, and what they make of it: the end, its bound in time, its counter, and the recovery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from s3server import FaultProxy
+
+from kvhub.testing import Driver, Dropping, Full, Hanging, Raising, Slow, Torn
+from kvhub.testing.region import make_key, make_payload
+from kvhub.types import Op, Outcome
+from kvhub_s3.client import MOST_TRIES
+
+DONE, KEPT, MISS, CORRUPT, FAILED, LATE = (
+    Outcome.DONE, Outcome.KEPT, Outcome.MISS, Outcome.CORRUPT, Outcome.FAILED, Outcome.LATE,
+)  # fmt: skip
+KEY, OTHER, DATA = make_key("one"), make_key("two"), make_payload("one")
+STALL, SAVE = 0.4, 1.0
+MARGIN = 2.0
+"""What a busy machine may add to a bound."""
+READS = ("GET", "HEAD")
+SKEW = "<RequestTime>20260101T010000Z</RequestTime><ServerTime>2026-01-01T00:00:00Z</ServerTime>"
+
+
+@pytest.fixture
+def far(open_pool, proxy: FaultProxy):
+    """A pool behind the proxy, with one chunk in it and little patience."""
+    pool = open_pool(
+        endpoint=proxy.endpoint, connect_timeout=STALL, stall_timeout=STALL, load_timeout=SAVE, save_timeout=SAVE
+    )
+    pool.keep({KEY: DATA})
+    proxy.seen.clear()
+    return pool
+
+
+def timed(call: Callable[[], object]) -> tuple[object, float]:
+    before = time.monotonic()
+    return call(), time.monotonic() - before
+
+
+def tries(proxy: FaultProxy, method: str) -> int:
+    return sum(request.method == method for request in proxy.seen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "reason", "bound"),
+    [
+        ("answer", {"status": 503}, "SlowDown", 1.0),
+        ("answer", {"status": 500, "code": "InternalError"}, "ServerError", 1.0),
+        ("answer", {"status": 403, "code": "AccessDenied"}, "Denied", 0.0),
+        ("answer", {"status": 404, "code": "NoSuchBucket"}, "NoBucket", 0.0),
+        ("answer", {"status": 400, "code": "ExpiredToken"}, "Denied", 0.0),
+        ("answer", {"status": 301, "code": "PermanentRedirect"}, "WrongRegion", 0.0),
+        ("answer", {"status": 405, "code": "MethodNotAllowed"}, "Refused", 0.0),
+        ("hang", {}, "Timeout", STALL),
+        ("stall", {}, "Timeout", STALL),
+        ("reset", {}, "Broken", 1.0),
+        ("close", {}, "Broken", 1.0),
+        ("cut", {}, "Broken", 1.0),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_C16_C18_a_load_ends_in_time_and_says_why(far, proxy, kind, more, reason, bound) -> None:
+    """No answer is ever taken for "not there", nothing is removed, and all is well when the fault is over."""
+    with proxy.failing(kind, methods=("GET",), **more):
+        done, took = timed(lambda: far.load([KEY]))
+    assert (done.outcomes, done.reason) == ((FAILED,), reason)
+    assert took < bound + MARGIN
+    assert 1 <= tries(proxy, "GET") <= MOST_TRIES
+    assert tries(proxy, "DELETE") == 0
+    assert far.counts["io_errors"] == 1
+    assert far.read([KEY]) == [DATA]
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("answer", 1.0), ("hang", SAVE), ("reset", 1.0), ("close", 1.0)])
+def test_C16_a_save_ends_in_time_and_may_be_done_again(far, proxy, kind, bound) -> None:
+    with proxy.failing(kind, methods=("PUT",)):
+        done, took = timed(lambda: far.save({OTHER: DATA}))
+    assert done.outcomes == (FAILED,)
+    assert took < bound + MARGIN
+    assert 1 <= tries(proxy, "PUT") <= MOST_TRIES
+    assert far.find([OTHER]) == (MISS,)
+    far.keep({OTHER: DATA})
+    assert far.read([OTHER, KEY]) == [DATA, DATA]
+
+
+@pytest.mark.parametrize("kind", ["answer", "reset", "close", "cut"])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_C16_what_passes_by_itself_is_tried_again(far, proxy, kind, method) -> None:
+    with proxy.failing(kind, methods=(method,), times=2) as fault:
+        done = far.load([KEY]) if method == "GET" else far.save({OTHER: DATA})
+    assert done.outcomes[0].good, done.reason
+    if kind != "cut" or method == "GET":  # an answer to a PUT has no body that could be cut
+        assert fault.hits == 2
+        assert far.counts["retries"] == 2
+    assert far.counts.get("throttled", 0) == (2 if kind == "answer" else 0)
+    assert "io_errors" not in far.counts
+
+
+@pytest.mark.parametrize("kind", ["answer", "hang"])
+def test_C16_no_try_goes_beyond_the_deadline(far, proxy, kind) -> None:
+    with proxy.failing(kind, methods=READS):
+        deadline = time.monotonic() + 0.1
+        batches = [far.submit(Op.FIND, [KEY], deadline=deadline), far.submit(Op.LOAD, [KEY], [40], deadline=deadline)]
+        ends, took = timed(lambda: [far.wait(batch) for batch in batches])
+    assert all(done.outcomes[0] in (FAILED, LATE) for done in ends)
+    assert took < STALL + MARGIN / 2
+    assert far.read([KEY]) == [DATA]
+
+
+def test_C16_a_dripping_answer_is_left(far, proxy) -> None:
+    with proxy.failing("drip", methods=("GET",), seconds=0.01):
+        batch = far.submit(Op.LOAD, [KEY], [40], deadline=time.monotonic() + 0.3)
+        done, took = timed(lambda: far.wait(batch))
+    assert done.outcomes[0] in (FAILED, LATE)
+    assert took < SAVE + MARGIN
+    assert far.read([KEY]) == [DATA]
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "words"),
+    [
+        ("AccessDenied", "", "check the credentials and the policy"),
+        ("RequestTimeTooSkewed", SKEW, "this machine's clock is +3600 s from the server's"),
+        ("", "", "does not permit this (403)"),
+    ],
+)
+def test_C17_a_refusal_is_no_miss_and_shows_in_health(far, proxy, code, text, words) -> None:
+    assert far.member.healthy() == ""
+    with proxy.failing("answer", status=403, code=code, text=text):
+        find, load, save = far.run(Op.FIND, [KEY]), far.load([KEY]), far.save({OTHER: DATA})
+        assert words in far.member.healthy()
+    assert (find.outcomes, load.outcomes, save.outcomes) == ((FAILED,),) * 3
+    assert load.reason == ("ClockSkew" if text else "Denied")
+    assert far.counts["denied"] == 3
+    assert tries(proxy, "GET") == 2, "a refusal is not asked for again, only once for its reason"
+    assert far.read([KEY]) == [DATA]
+    assert far.member.healthy() == ""
+
+
+def test_C21_the_server_may_come_and_go(far, proxy) -> None:
+    proxy.stop()
+    done = far.load([KEY])
+    assert done.outcomes == (FAILED,) and done.reason in ("Unreachable", "Broken")
+    assert far.save({OTHER: DATA}).outcomes == (FAILED,)
+    proxy.start()
+    assert far.read([KEY]) == [DATA]
+    far.keep({OTHER: DATA})
+
+
+def test_C03_another_etag_means_another_object_and_stays(far, proxy, objects) -> None:
+    """Between the damaged read and the removal somebody stored it anew, as far as the answers tell."""
+    context = far.member.context
+    stored = bytearray(objects.read(context, KEY) or b"")
+    stored[-1] ^= 1
+    objects.write(context, KEY, bytes(stored))
+    with proxy.failing("etag", methods=("HEAD",)):
+        assert far.load([KEY]).outcomes == (CORRUPT,)
+    assert tries(proxy, "DELETE") == tries(proxy, "POST") == 0
+    assert objects.read(context, KEY) == bytes(stored)
+    assert far.load([KEY]).outcomes == (CORRUPT,)
+    assert objects.read(context, KEY) is None
+
+
+def test_C03_a_failing_removal_is_counted_and_no_more(far, proxy, objects) -> None:
+    context = far.member.context
+    objects.write(context, KEY, b"spoilt")
+    with proxy.failing("answer", methods=("DELETE", "POST"), status=403, code="AccessDenied"):
+        assert far.load([KEY]).outcomes == (CORRUPT,)
+    assert far.counts["integrity_errors"] == far.counts["io_errors"] == 1
+    assert objects.read(context, KEY) == b"spoilt"
+
+
+def test_C22_many_keys_are_asked_for_side_by_side(open_pool, proxy) -> None:
+    pool = open_pool(endpoint=proxy.endpoint, workers=8)
+    keys = [make_key(n) for n in range(64)]
+    with proxy.failing("slow", methods=("HEAD",), seconds=0.05):
+        found, took = timed(lambda: pool.find(keys))
+    assert found == (MISS,) * 64
+    assert took < 64 * 0.05 / 2, "one after the other that takes 3.2 s"
+    assert proxy.most_connections <= 2 * 8, "what reads and what writes have connections of their own"
+
+
+def test_C24_descriptors_stay_bounded(open_pool, proxy) -> None:
+    pool = open_pool(endpoint=proxy.endpoint, workers=4)
+    pool.keep({KEY: DATA})
+    descriptors = Path("/proc/self/fd")
+    before = len([*descriptors.iterdir()])
+    batches = [pool.submit(Op.LOAD, [KEY] * 10, range(32, 42)) for _ in range(50)]
+    assert all(pool.wait(batch).outcomes == (DONE,) * 10 for batch in batches)
+    # The proxy is in this process, too: two descriptors for each connection and one behind it.
+    assert len([*descriptors.iterdir()]) - before <= 3 * 2 * 4
+
+
+@pytest.mark.parametrize("wrap", [Slow, Hanging, Raising, Torn, Dropping, Full], ids=lambda wrap: wrap.__name__)
+def test_a_store_that_misbehaves_is_well_again_afterwards(open_pool, wrap) -> None:
+    """The wrappers that hubs are tried with take a bucket store like any other."""
+    pool = open_pool(attach=False)
+    more = {Slow: (0.1,), Raising: (OSError("raised"),)}.get(wrap, ())
+    broken = wrap(pool.member, *more)
+    driver = Driver(broken, patience=5.0)
+    driver.attach()
+    broken.broken = False
+    driver.keep({KEY: DATA})
+    broken.broken = True
+    if wrap not in (Hanging, Raising, Dropping):
+        driver.load([KEY])
+    broken.broken = False
+    assert driver.read([KEY]) == [DATA]
+    driver.close()
