@@ -18,7 +18,7 @@ from kvhub.wire import frames
 from kvhub.wire.greeting import Refusal
 from kvhub.wire.groups import CHECK_BYTES, Group, Pieces, checks_of, moves, plan, seal_of
 from kvhub.wire.lane import CANCELED, DONE, IN_PROGRESS, Lane, LaneError
-from kvhub.wire.mapped import copy
+from kvhub.wire.mapped import SLICE_BYTES, copy
 
 if TYPE_CHECKING:
     from kvhub.wire.pull import PullLink
@@ -343,13 +343,15 @@ class MappedPull(_CheckedLater):
     def advance(self) -> int:
         if not self._uncopied:
             return self.judge_next()
-        mapping, group = self.link.mapping, self._uncopied.popleft()
+        mapping, region, until = self.link.mapping, self.link.wire.region, self.moved + SLICE_BYTES
         assert mapping is not None
-        for to, source, size in moves(
-            self.link.wire.region, group, self.batch.slots, mapping.address, mapping.slot_bytes, self._theirs
-        ):
-            copy(to, source, size)
-            self.moved += size
+        while self._uncopied and self.moved < until:
+            group = self._uncopied.popleft()
+            for to, source, size in moves(
+                region, group, self.batch.slots, mapping.address, mapping.slot_bytes, self._theirs
+            ):
+                copy(to, source, size)
+                self.moved += size
         if not self._uncopied:
             self._read = True
             self.link.say(frames.Go(self.transfer))

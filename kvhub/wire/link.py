@@ -92,6 +92,11 @@ class Link(abc.ABC):
     def busy(self) -> bool:
         """Whether bytes are under way."""
 
+    @property
+    @abc.abstractmethod
+    def waiting(self) -> bool:
+        """Whether the peer or the lane is expected to be heard of at any moment."""
+
     @abc.abstractmethod
     def due(self) -> float:
         """When `tick` has something to do, by `time.monotonic()`."""

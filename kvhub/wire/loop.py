@@ -1,8 +1,9 @@
 """`Loop`: the thread that everything of a wire runs on, and when it sleeps.
 
-It sleeps in epoll on the control connections, on every lane's event descriptor and on a wake-up descriptor.  After
-bytes have moved it looks again for a fifth of a millisecond before it sleeps, since a wake-up costs as much on a
-virtual machine.  Longer would be paid by the engine: a Python thread that spins takes the GIL from it.
+It sleeps in epoll on the control connections, on every lane's event descriptor and on a wake-up descriptor.  While a
+transfer is not over it looks again for a fifth of a millisecond before it sleeps, since a wake-up costs as much on a
+virtual machine.  Longer, or with nothing to come, would be paid by the engine: a Python thread that spins takes the GIL
+from it, and from whoever waits for the transfer that was the last.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class Loop(abc.ABC):
                 look_at = now + _LOOK
             if moved:
                 spin_until = now + _SPIN
-            if moved or self._commands or (self._hot and now < spin_until):
+            if moved or self._commands or (now < spin_until and any(link.waiting for link in self._hot)):
                 if now >= self._tick_at:
                     self._tick_at = max(self._tick(now), now + _SPIN)
                 continue

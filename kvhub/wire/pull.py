@@ -95,6 +95,10 @@ class PullLink(Link):
         )
 
     @property
+    def waiting(self) -> bool:
+        return self.state is not State.UP or bool(self._pulls)
+
+    @property
     def exposed(self) -> bool:
         return self.path == "put" and not self._fenced and any(pull.under_way for pull in self._pulls.values())
 

@@ -89,6 +89,10 @@ class ServeLink(Link):
             serve.step is Step.SENDING or serve.under_way or serve.turn for serve in self._serves.values()
         )
 
+    @property
+    def waiting(self) -> bool:
+        return self.state is not State.UP or bool(self._probe or self._serves)
+
     # What the puller says.
 
     def hear(self, message: frames.Any) -> None:

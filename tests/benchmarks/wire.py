@@ -26,7 +26,7 @@ from typing import Any
 
 from wire_rows import media
 from wire_rows.cases import ARENA, ARENA_BYTES, MIB, NAMES, SCATTER, SINGLE, SMALL_ARENA, Case
-from wire_rows.goals import DEFAULT, OURS, Goal, goals
+from wire_rows.goals import CHECKED, DEFAULT, OURS, SOCKETS, Goal, goals
 from wire_rows.load import Watch, wait_for_quiet
 from wire_rows.media import LARGE_SEGMENTS, UCX_DEFAULTS, Medium
 from wire_rows.netns import Namespaces, NoNamespaces
@@ -76,7 +76,8 @@ def wanted(medium: Medium, nixl_python: Path | None) -> dict[str, Callable[[], R
     if medium.network:
         if importlib.util.find_spec("kvhub_tcp"):
             ours("kvhub-tcp", "kvhub_tcp")
-        found[Sockets.name] = partial(Sockets, medium)
+        found[SOCKETS] = partial(Sockets, medium)
+        found[CHECKED] = partial(Sockets, medium, checked=True)
     if nixl_python is not None:
         for operation in ("WRITE", "READ"):
             found[f"NIXL {operation}"] = partial(Nixl, medium, nixl_python, operation)

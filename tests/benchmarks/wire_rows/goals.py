@@ -13,7 +13,7 @@ import attrs
 
 from wire_rows.cases import SCATTER, SIZES
 
-OURS, DEFAULT, SOCKETS = "kvhub-ucx", "kvhub-ucx default", "plain sockets"
+OURS, DEFAULT, SOCKETS, CHECKED = "kvhub-ucx", "kvhub-ucx default", "plain sockets", "plain sockets checked"
 MEMCPY, PUT, NIXL = "memcpy cold", "perftest put", ("NIXL WRITE", "NIXL READ")
 SCATTER_LIMIT = 1.5
 """Rounds whose ratios differ by more than this say little."""
@@ -107,6 +107,8 @@ _SIZED = (
     ("veth", "1MiB", NIXL, "the better of NIXL WRITE and READ", 1.0, None),
     ("tcp", "1MiB", (SOCKETS,), SOCKETS, 1.0, None),
     ("veth", "1MiB", (SOCKETS,), SOCKETS, 1.0, None),
+    ("tcp", "1MiB", (CHECKED,), CHECKED, 1.0, None),
+    ("veth", "1MiB", (CHECKED,), CHECKED, 1.0, None),
 )
 
 

@@ -17,13 +17,12 @@ _QUIET = {"NIXL_LOG_LEVEL": "WARN", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 class Sockets:
     """One connection, no library; on the media that have one."""
 
-    name = "plain sockets"
-
-    def __init__(self, medium: Medium) -> None:
+    def __init__(self, medium: Medium, *, checked: bool = False) -> None:
+        self.name, role = ("plain sockets checked", "-checked") if checked else ("plain sockets", "")
         with ExitStack() as undo:
-            self._server = Process("sockets", "server", SERVER, enter=medium.server_enter)
+            self._server = Process("sockets", f"server{role}", SERVER, enter=medium.server_enter)
             undo.callback(self._server.close)
-            self._puller = Process("sockets", "puller", PULLER, enter=medium.puller_enter)
+            self._puller = Process("sockets", f"puller{role}", PULLER, enter=medium.puller_enter)
             undo.callback(self._puller.close)
             port = self._server.ask("listen", host=medium.server_host)["port"]
             self._puller.ask("connect", host=medium.server_host, port=port)

@@ -19,6 +19,7 @@ Source on core 1, target on core 0, arenas of ARENA MiB (memfd) walked through, 
   unmapped       the arena's name is withheld: UCX's shared memory
   default        unmapped, and with UCX's own settings wherever the plugin has others
   plain sockets  one connection, one request per 64 MiB; sendmsg and recvmsg_into of 1024 slots; nothing checked
+  sockets checked  the same with XXH3-128 of every 2 MiB at both ends, as kvhub does on a network
   NIXL           one transfer of the same descriptors, built before; state DONE at who started it; nothing checked
   perftest       UCX's own settings (256K: TCP segments of the plugin's size), 32 messages under way, one buffer that
                  stays in the cache, nothing checked, no peer error handling
@@ -32,11 +33,11 @@ def notes(arena_mib: int) -> str:
 def table(medium: str, title: str, samples: Samples, rows: Sequence[str], cases: Sequence[str]) -> list[str]:
     """Lines: a head and one for each row that has any figure."""
     head = "".join(f"{case + (' µs' if case == SINGLE else ''):>20}" for case in cases)
-    lines = [title, " " * 20 + head]
+    lines = [title, " " * 23 + head]
     for row in rows:
         cells = [_cell(samples.get((medium, row, case), ()), case) for case in cases]
         if any(cell != "-" for cell in cells):
-            lines.append(f"  {row:<18}" + "".join(f"{cell:>20}" for cell in cells))
+            lines.append(f"  {row:<21}" + "".join(f"{cell:>20}" for cell in cells))
     return lines
 
 
