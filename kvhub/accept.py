@@ -10,6 +10,7 @@ import pluggy
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from kvhub import hookspecs, names, options
+from kvhub.codec import Codec
 from kvhub.engine import Engine
 from kvhub.errors import PluginError
 from kvhub.hookspecs import PROJECT
@@ -21,9 +22,9 @@ CLASS_HOOKS: dict[str, type] = {
     "kvhub_register_stores": Store,
     "kvhub_register_transports": Transport,
     "kvhub_register_engines": Engine,
-    "kvhub_register_codecs": object,
+    "kvhub_register_codecs": Codec,
 }
-"""Registration hook -> what its classes must be.  Member classes need a `Config` besides."""
+"""Registration hook -> what its classes must be.  Classes of members and codecs need a `Config` besides."""
 
 
 def check_hooks(pm: pluggy.PluginManager, plugin: Any, who: str) -> None:
@@ -61,8 +62,10 @@ def classes(result: Any, hook: str, who: str) -> list[type]:
             raise PluginError(f"{who}: {hook} returned {_kind(cls)} in its list; return classes, not instances")
         if not issubclass(cls, wanted):
             raise PluginError(f"{who}: {hook} returned {cls.__name__}, which is no {wanted.__name__}; subclass it")
-        if issubclass(cls, Store | Transport):
-            _check_member(cls, who)
+        if issubclass(cls, Store | Transport | Codec):
+            _check_options(cls, who)
+        if issubclass(cls, Codec):
+            _check_codec(cls, who)
         elif issubclass(cls, Engine):
             _check_engine(cls, who)
     return found
@@ -85,7 +88,35 @@ def by_use(found: Iterable[type], name: str, who: str) -> dict[str, type]:
     return uses
 
 
-def _check_member(cls: type, who: str) -> None:
+def apart(mine: Iterable[type[Codec]], others: Iterable[type[Codec]], who: str) -> None:
+    """Raise PluginError where two codecs have one name or one code: their chunks could not be told apart."""
+    seen: list[type[Codec]] = list(others)
+    for cls in mine:
+        for other in seen:
+            if cls.code == other.code:
+                raise PluginError(
+                    f"{who}: {cls.__name__} has code {cls.code}, which {other.__name__} of {other.__module__} has; "
+                    "give it another, from 128 to 255 for codecs of other projects"
+                )
+            if cls.name == other.name:
+                raise PluginError(
+                    f"{who}: {cls.__name__} and {other.__name__} are both called '{cls.name}'; rename one"
+                )
+        seen.append(cls)
+
+
+def _check_codec(cls: type[Codec], who: str) -> None:
+    name, code = getattr(cls, "name", None), getattr(cls, "code", None)
+    if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").isalnum():
+        raise PluginError(f"{who}: {cls.__name__}.name must be a short word, found {name!r}")
+    if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255:
+        raise PluginError(f"{who}: {cls.__name__}.code must be a number from 1 to 255, found {code!r}")
+    for word in ("lossy", "seals"):
+        if not isinstance(getattr(cls, word), bool):
+            raise PluginError(f"{who}: {cls.__name__}.{word} must be True or False, found {getattr(cls, word)!r}")
+
+
+def _check_options(cls: type, who: str) -> None:
     config = getattr(cls, "Config", None)
     if config is None:
         raise PluginError(f"{who}: {cls.__name__} has no Config; give it a frozen attrs class of its options")

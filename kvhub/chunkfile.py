@@ -28,30 +28,23 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Container
 
 import attrs
 import xxhash
 
-from kvhub.types import KEY_BYTES, Key
+from kvhub.errors import Damaged as Damaged
+from kvhub.errors import Foreign as Foreign
+from kvhub.types import KEY_BYTES, MOST_GROWTH, Key
 
 MAGIC = b"KVHUBCHK"
 VERSION = 1
 HEADER_BYTES = 4096
 XXH3_128 = 1
 _FIXED = struct.Struct("<8sHHBBHQQ32s32s16sqII16s")
+CODEC_AT = 12
+"""Where the codec's byte is in a header."""
 _SUM_AT, _LAYOUT_AT = 240, 256
-
-
-class Damaged(Exception):
-    """An object that is not the chunk that was asked for; `reason` is one word, fit for a metric label."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Foreign(Damaged):
-    """An object of another format version: not damaged, never read, never removed."""
 
 
 @attrs.frozen
@@ -147,12 +140,15 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
     return Header(key, space, stored, payload, check, made, gen, text, writer, codec, kind, version)
 
 
-def check(header: Header, key: Key, namespace: bytes, total_bytes: int, room: int) -> None:
+def check(
+    header: Header, key: Key, namespace: bytes, total_bytes: int, room: int, codecs: Container[int] = (0,)
+) -> None:
     """Hold a header against what was asked for, before the payload is looked at.
 
-    `total_bytes` is the whole object's size, `room` what the slot may take.  Raises Damaged or Foreign.
+    `total_bytes` is the whole object's size, `room` what the slot may take once decoded, `codecs` the codec bytes that
+    can be read.  Raises Damaged or Foreign.
     """
-    if header.codec != 0 or header.checksum_kind != XXH3_128:
+    if header.codec not in codecs or header.checksum_kind != XXH3_128:
         raise Foreign("codec")
     if header.key != key:
         raise Damaged("key")
@@ -160,7 +156,10 @@ def check(header: Header, key: Key, namespace: bytes, total_bytes: int, room: in
         raise Damaged("namespace")
     if header.stored_bytes + HEADER_BYTES != total_bytes:
         raise Damaged("length")
-    if header.stored_bytes > room:
+    grown = header.stored_bytes - header.payload_bytes
+    if grown > MOST_GROWTH or (grown and not header.codec):
+        raise Damaged("length")
+    if header.payload_bytes > room:
         raise Damaged("oversize")
 
 

@@ -11,18 +11,17 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 from packaging.specifiers import SpecifierSet
 
-from kvhub import __version__, chunkfile
+from kvhub import __version__
 from kvhub.config import Config, find, load
 from kvhub.engine import ROLES, Engine
 from kvhub.errors import ConfigError, KvhubError, PluginError
 from kvhub.plugins import Registry
 from kvhub.pool.command import add_parser
-from kvhub.pool.look import header_facts
+from kvhub.pool.examine import examine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     inspect = commands.add_parser("inspect", help="print the header of a chunk file and verify its payload")
-    inspect.add_argument("file", help="a chunk file, as a store keeps it")
+    inspect.add_argument(
+        "file", help="a chunk file as a store keeps it, or a URL of a plugin that opens them (s3://...)"
+    )
+    inspect.add_argument("--header", action="store_true", help="read the header only, not the payload")
+    inspect.add_argument("--config", metavar="FILE", help="a configuration: tell whether its codecs can read the chunk")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect)
 
@@ -96,7 +99,7 @@ def _plugins(chosen: argparse.Namespace) -> int:
             row["stores"] = sorted(loaded.stores)
             row["transports"] = sorted(loaded.transports)
             row["engines"] = [_engine(engine) for engine in loaded.engines]
-            row["codecs"] = [codec.__name__ for codec in loaded.codecs]
+            row["codecs"] = sorted(loaded.codecs)
         rows.append(row)
     if chosen.json:
         print(json.dumps(rows, indent=1))
@@ -136,10 +139,11 @@ def _check(chosen: argparse.Namespace) -> int:
     if chosen.json:
         effective = {path: {"value": _plain(value), "origin": config.origin[path]} for path, value in values}
         report = {"ok": True, "file": config.path, "warnings": config.warnings, "values": effective}
+        report |= {"codecs": dict(config.encodings.by_store), "lossy": list(config.encodings.lossy)}
         print(json.dumps(report, indent=1))
         return 0
     _table(["OPTION", "VALUE", "FROM"], [[path, _text(value), config.origin[path]] for path, value in values])
-    for line in _routes(config, chosen.role):
+    for line in [*_routes(config, chosen.role), *_encodings(config)]:
         print(line)
     for warning in config.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -157,6 +161,18 @@ def _routes(config: Config, role: str | None) -> list[str]:
             stores = " -> ".join(step.member for step in entry.store) or "nowhere"
             retrieves = " -> ".join(step.member for step in entry.retrieve) or "nowhere"
             lines.append(f"{name}: retrieves from {retrieves}; stores to {stores}")
+    return lines
+
+
+def _encodings(config: Config) -> list[str]:
+    lines = []
+    for store, name in config.encodings.by_store.items():
+        cls = config.encodings.codecs[name].cls
+        kept = ", and reads nothing else" if cls.seals else ""
+        lines.append(f"{store}: keeps chunks encoded by {name} ({cls.name}, {'lossy' if cls.lossy else 'exact'}){kept}")
+    if config.encodings.lossy:
+        told = "; ".join(config.encodings.lossy)
+        lines.append(f"namespace: marked with lossy codec {told}; shares no chunk with a file that has no lossy codec")
     return lines
 
 
@@ -181,33 +197,15 @@ def _text(value: Any) -> str:
 
 
 def _inspect(chosen: argparse.Namespace) -> int:
-    path = Path(chosen.file)
-    try:
-        with path.open("rb") as file:
-            data = file.read(chunkfile.HEADER_BYTES)
-            header = chunkfile.parse(data)
-            payload = file.read()
-    except OSError as error:
-        raise KvhubError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except chunkfile.Foreign as error:
-        raise KvhubError(f"{path}: a chunk of another {error.reason}, which this kvhub does not read") from error
-    except (chunkfile.Damaged, ValueError) as error:
-        raise KvhubError(f"{path}: not a whole chunk: {error}") from error
-    facts = header_facts(header) | {"payload": _verdict(header, payload)}
+    registry = Registry()
+    with _quiet():
+        config = load(chosen.config, registry) if chosen.config else None
+        facts = examine(chosen.file, registry, config, header_only=chosen.header)
     if chosen.json:
         print(json.dumps(facts, indent=1))
     else:
         _table(["FIELD", "VALUE"], [[name, str(value)] for name, value in facts.items()])
-    return 0 if facts["payload"] == "whole" else 1
-
-
-def _verdict(header: chunkfile.Header, payload: bytes) -> str:
-    try:
-        chunkfile.check(header, header.key, header.namespace, len(payload) + chunkfile.HEADER_BYTES, len(payload))
-        chunkfile.check_payload(header, payload)
-    except chunkfile.Damaged as error:
-        return f"damaged: {error.reason}"
-    return "whole"
+    return 0 if facts["payload"] in ("whole", "not read") else 1
 
 
 def _table(head: list[str], rows: list[list[str]]) -> None:

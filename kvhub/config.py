@@ -17,6 +17,8 @@ import attrs
 
 from kvhub import environ as env
 from kvhub import names, options, yamlfile
+from kvhub.codec import Codec, Encodings
+from kvhub.encodings import read_encodings
 from kvhub.engine import ROLES
 from kvhub.errors import ConfigError, PluginError
 from kvhub.roles import HOST, Known, RoleConfig, Step, read_roles
@@ -27,11 +29,12 @@ from kvhub.yamlfile import below
 __all__ = ["Config", "Limits", "MemberConfig", "RoleConfig", "Step", "find", "load"]
 
 VERSION = 1
-KEYS = ("kvhub", "model", "chunk_tokens", "stores", "transports", "roles", "on_miss", "limits")
+KEYS = ("kvhub", "model", "chunk_tokens", "codecs", "stores", "transports", "roles", "on_miss", "limits")
 ON_MISS = ("recompute",)
 MOST_CHUNK_TOKENS = 65536
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_MOST = 32
+_KINDS = {"codecs": "codec", "stores": "member", "transports": "member"}
 
 
 class Classes(Protocol):
@@ -42,6 +45,9 @@ class Classes(Protocol):
 
     def transport(self, use: str) -> type[Any]:
         """The class for a transport's `use:`.  Raises PluginError with a full sentence."""
+
+    def codec(self, use: str) -> type[Codec]:
+        """The class for a codec's `use:`.  Raises PluginError with a full sentence."""
 
     def check_config(self, config: Mapping[str, Any]) -> list[str]:
         """Problems that loaded plugins see in the whole file."""
@@ -65,9 +71,9 @@ def load(
 ) -> Config:
     """Read and check a file (or a mapping in its shape) and lay the environment over it.
 
-    With `role`, plugins are imported only for the members that this role touches, and with `members` only for those;
-    the rest of the file is checked all the same, but for other members' options.  Raises ConfigError with every
-    problem; where a plugin failed, its own exception is the cause.
+    With `role`, plugins are imported only for codecs and for the members that this role touches, with `members` only
+    for those members; the rest of the file is checked all the same, but for other members' options.  Raises ConfigError
+    with every problem; where a plugin failed, its own exception is the cause.
     """
     data, tree, path = _read(source)
     reading = _Reading(registry, data, tree, path)
@@ -122,12 +128,15 @@ class _Reading:
             self._report("roles", f"has no role '{role}', which was asked for; {names.hint(role, roles)}")
         if not self._problems:
             check_routes(roles, known, self._report, self._warn)
+        section = self._named("codecs")
+        encodings = read_encodings(section, roles, self._codec, self._report) if only is None else Encodings()
         members = self._members(roles[role].members if role is not None and role in roles else only)
         limits = options.build(Limits, self._section("limits"), "limits", self._report)
         config = Config(
             members=members,
             roles=roles,
             limits=limits or Limits(),
+            encodings=encodings,
             chunk_tokens=self._chunk_tokens(),
             model=self._model(),
             on_miss=self._on_miss(),
@@ -198,17 +207,31 @@ class _Reading:
         )
         return {}
 
+    def _named(self, section: str) -> Mapping[str, Any]:
+        """A section whose keys are names that the operator chose."""
+        data = self._section(section)
+        for name in data:
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _NAME_MOST:
+                said = (
+                    f"a {_KINDS[section]}'s name is at most {_NAME_MOST} of a-z, 0-9 and single '_', from a letter on"
+                )
+                self._report(below(section, str(name)), said)
+        return data
+
+    def _codec(self, path: str, use: str) -> type[Codec] | None:
+        try:
+            return self._registry.codec(use)
+        except PluginError as error:
+            self._report(path, str(error))
+            self._cause = self._cause or error
+            return None
+
     def _known(self) -> Known:
-        stores, transports = self._section("stores"), self._section("transports")
-        for section, data in (("stores", stores), ("transports", transports)):
-            for name in data:
-                path = below(section, str(name))
-                if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _NAME_MOST:
-                    self._report(
-                        path, f"a member's name is at most {_NAME_MOST} of a-z, 0-9 and single '_', from a letter on"
-                    )
-                elif section == "transports" and name in stores:
-                    self._report(path, "a store has this name already; names are shared by stores and transports")
+        stores, transports = self._named("stores"), self._named("transports")
+        for name in transports:
+            if name in stores:
+                said = "a store has this name already; names are shared by stores and transports"
+                self._report(below("transports", name), said)
         hosts = tuple(name for name, value in stores.items() if isinstance(value, Mapping) and value.get("use") == HOST)
         for name in hosts[1:]:
             self._report(below("stores", name), f"a hub has one host tier, and '{hosts[0]}' is it")

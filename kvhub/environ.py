@@ -3,7 +3,7 @@
     KVHUB_<DOTTED PATH, upper case, '__' for each dot>     KVHUB_STORES__POOL__ROOT=/mnt/kv
 
 The value is read as a YAML value, so `64`, `false`, `64GiB` and `[host, pool]` mean the same in both places.  The
-environment changes options of members and roles that the file has; it adds no members and no roles.
+environment changes options of codecs, members and roles that the file has; it adds none.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ READ_ELSEWHERE = frozenset({"KVHUB_CONFIG"})
 """Variables of ours that name no option: the path of the file."""
 TESTS = "KVHUB_TEST_"
 """Begins the variables of the project's own tests, which processes under test inherit."""
-TOP = ("chunk_tokens", "on_miss", "model", "limits", "stores", "transports", "roles")
-_NAMED = ("stores", "transports", "roles")
+TOP = ("chunk_tokens", "on_miss", "model", "limits", "codecs", "stores", "transports", "roles")
+_NAMED = ("codecs", "stores", "transports", "roles")
 
 # What Kubernetes puts into every pod for a service whose name begins with ours.  Our own names have '__' or are in TOP.
 _SERVICE = re.compile(r"[A-Z0-9_]*?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)")
@@ -103,6 +103,7 @@ def _missing_parent(data: Mapping[str, Any], steps: list[str]) -> str:
     least = 3 if top in _NAMED else 2
     if len(steps) < least or not all(steps):
         example = {"model": "model.revision", "limits": "limits.lease", "roles": "roles.decode.store"}
+        example |= {"codecs": "codecs.zstd.level"}
         return f"names no option; one would be {variable(example.get(top, top + '.pool.root'))}"
     section = data.get(top, {})
     if top in _NAMED and (not isinstance(section, Mapping) or steps[1] not in section):

@@ -35,3 +35,18 @@ class LayoutError(KvhubError):
 
 class MisuseError(KvhubError):
     """A caller broke a contract that is documented at the call; always a bug in the calling code."""
+
+
+class Damaged(Exception):
+    """An object that is not the chunk that was asked for; `reason` is one word, fit for a metric label.
+
+    Raised inside stores and codecs only; the hub sees an outcome.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Foreign(Damaged):
+    """An object of another format version, codec or key: not damaged, never read, never removed."""

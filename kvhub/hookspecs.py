@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pluggy
 
 if TYPE_CHECKING:
+    from kvhub.codec import Codec
     from kvhub.engine import Engine
     from kvhub.member import Member
     from kvhub.observe import Observer
@@ -35,8 +36,8 @@ def kvhub_register_engines() -> Iterable[type[Engine]]:  # type: ignore[empty-bo
 
 
 @hookspec
-def kvhub_register_codecs() -> Iterable[type]:  # type: ignore[empty-body]
-    """The codec classes of this plugin."""
+def kvhub_register_codecs() -> Iterable[type[Codec]]:  # type: ignore[empty-body]
+    """The codec classes of this plugin, named like stores; no two codecs share a name or a code."""
 
 
 @hookspec
@@ -47,6 +48,16 @@ def kvhub_register_observers(config: Mapping[str, Any]) -> Iterable[Observer]:  
 @hookspec
 def kvhub_check_config(config: Mapping[str, Any]) -> Iterable[str]:  # type: ignore[empty-body]
     """Problems that this plugin sees in the whole configuration, each as one sentence with its dotted path."""
+
+
+@hookspec(firstresult=True)
+def kvhub_open_url(url: str, config: Mapping[str, Any]) -> BinaryIO | None:
+    """The object at `url` for `kvhub inspect`, to be read from its start on and closed, or None for others' URLs.
+
+    `config` is the whole file that the operator named, or empty.  A scheme is the name of the plugin that opens it.
+    Nothing is fetched before it is read: of a large object perhaps only the first 4096 bytes are.  Raises OSError, or
+    KvhubError with a full sentence.
+    """
 
 
 @hookspec(firstresult=True)

@@ -25,7 +25,7 @@ from kvhub.keys import Chain
 from kvhub.member import Member
 from kvhub.observe import LogObserver, Reports
 from kvhub.offers import Offers
-from kvhub.opening import build_members, check_sizes, observers, open_arena
+from kvhub.opening import build_members, check_sizes, in_namespace, observers, open_arena
 from kvhub.orders import Orders
 from kvhub.plugins import Registry
 from kvhub.pump import Pump
@@ -83,7 +83,7 @@ class Hub:
                 f"chunk_tokens of {facts.namespace.chunk_tokens} is no multiple of the engine's block of "
                 f"{facts.block_tokens} tokens; set chunk_tokens to a multiple of it"
             )
-        hub = cls(config, facts, registry, {})
+        hub = cls(config, in_namespace(facts, config), registry, {})
         try:
             hub._attach()
         except BaseException:

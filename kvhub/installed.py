@@ -15,12 +15,15 @@ from kvhub.errors import PluginError
 GROUP = "kvhub"
 CORE = "kvhub"
 OURS = {
+    "aes": "kvhub-aes",
     "nfs": "kvhub-nfs",
+    "quant": "kvhub-quant",
     "s3": "kvhub-s3",
     "sglang": "kvhub-sglang",
     "tcp": "kvhub-tcp",
     "ucx": "kvhub-ucx",
     "vllm": "kvhub-vllm",
+    "zstd": "kvhub-zstd",
 }
 """Our own plugins: the only names for which a message may say what to install.  A typo must never become an
 invitation to install a stranger's package."""

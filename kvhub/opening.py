@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from kvhub.arena import Arena, slot_bytes_for
 from kvhub.builtin.host import HostStore
+from kvhub.codec import Codec, Codecs
 from kvhub.config import Config
 from kvhub.engine import EngineFacts
 from kvhub.errors import KvhubError
@@ -32,6 +35,7 @@ def build_members(
     wanted = {step.member for step in (*role.store, *role.retrieve)}
     wanted |= {name for step in role.retrieve for name in step.promote}
     written = {step.member for step in role.store} | {name for step in role.retrieve for name in step.promote}
+    codecs = open_codecs(config, wanted, reports)
     members: dict[str, Member] = {}
     for name, entry in config.members.items():
         if name in wanted:
@@ -45,9 +49,40 @@ def build_members(
                 facts.role,
                 name in written,
                 partial(_count, reports, name),
+                Codecs(codecs.get(config.encodings.by_store.get(name, "")), codecs.values()),
             )
             members[name] = entry.cls(entry.options, context)
     return members
+
+
+def open_codecs(config: Config, wanted: set[str], reports: Reports) -> dict[str, Codec]:
+    """Every codec of the file, by name.  Raises KvhubError for one of the stores `wanted`.
+
+    Others are there to read what is found; one that cannot work (its key is on other machines) is left out and told.
+    """
+    needed = {codec for store, codec in config.encodings.by_store.items() if store in wanted}
+    codecs: dict[str, Codec] = {}
+    for name, entry in config.encodings.codecs.items():
+        try:
+            codecs[name] = entry.cls(entry.options, name)
+        except KvhubError as error:
+            if name in needed:
+                raise
+            reports.event("codec.left_out", level="warning", codec=name, problem=str(error))
+    return codecs
+
+
+def in_namespace(facts: EngineFacts, config: Config) -> EngineFacts:
+    """The facts with the file's lossy codecs in the namespace: exact chunks and rounded ones never meet.
+
+    All roles count: what one role rounds, another would take for exact and pass on.
+    """
+    lossy = config.encodings.lossy
+    if not lossy:
+        return facts
+    space = facts.namespace
+    extra = (*space.extra, *(("lossy codec", text) for text in lossy))
+    return attrs.evolve(facts, namespace=attrs.evolve(space, extra=extra))
 
 
 def _count(reports: Reports, member: str, name: str, count: int) -> None:

@@ -14,6 +14,7 @@ import attrs
 import structlog
 
 from kvhub import __version__, accept, names
+from kvhub.codec import Codec
 from kvhub.engine import Engine
 from kvhub.errors import PluginError
 from kvhub.installed import OURS, PluginInfo, check_range, installed, pick
@@ -34,7 +35,7 @@ class Loaded:
     stores: Mapping[str, type[Store]]
     transports: Mapping[str, type[Transport]]
     engines: tuple[type[Engine], ...]
-    codecs: tuple[type, ...]
+    codecs: Mapping[str, type[Codec]]
 
 
 class Registry:
@@ -64,6 +65,15 @@ class Registry:
     def transport(self, use: str) -> type[Transport]:
         """The transport class for `use: NAME` or `use: NAME/KIND`.  Raises PluginError."""
         return cast(type[Transport], self._member(use, "transport"))
+
+    def codec(self, use: str) -> type[Codec]:
+        """The codec class for `use: NAME` or `use: NAME/KIND`.  Raises PluginError."""
+        loaded = self.load(use.partition("/")[0])
+        if use in loaded.codecs:
+            return loaded.codecs[use]
+        if loaded.codecs:
+            raise PluginError(f"plugin '{loaded.name}' has no codec '{use}'; {names.hint(use, loaded.codecs)}")
+        raise PluginError(f"plugin '{loaded.name}' brings no codec")
 
     def engines(self) -> dict[str, type[Engine]]:
         """Engines of the plugins that were loaded so far, by the engine's name."""
@@ -167,12 +177,14 @@ class Registry:
             for implementation in getattr(self._pm.hook, hook).get_hookimpls():
                 if implementation.plugin is plugin:
                     found[hook] += accept.classes(implementation.function(), hook, who)
+        theirs = [codec for loaded in self._loaded.values() for codec in loaded.codecs.values()]
+        accept.apart(found[_CODECS], dict.fromkeys(theirs), who)
         return Loaded(
             name=name,
             stores=accept.by_use(found[_STORES], name, who),
             transports=accept.by_use(found[_TRANSPORTS], name, who),
             engines=tuple(found[_ENGINES]),
-            codecs=tuple(found[_CODECS]),
+            codecs=accept.by_use(found[_CODECS], name, who),
         )
 
 

@@ -35,6 +35,8 @@ class Step:
     """Retrieving: stores that get a copy of what was found here."""
     uses: int = 1
     """Storing: only chunks that were seen this many times."""
+    codec: str = ""
+    """Storing: name of the codec that payloads are kept with, "" for none."""
 
 
 @attrs.frozen
@@ -141,7 +143,7 @@ def _steps(data: Any, path: str, word: str, known: Known, report: Report) -> tup
 def _step(item: Any, path: str, word: str, known: Known, report: Report) -> Step | None:
     long = isinstance(item, Mapping)
     fields = item if long else {word: item}
-    keys = (word, "deadline", *(("promote",) if word == "from" else ("when",)))
+    keys = (word, "deadline", *(("promote",) if word == "from" else ("when", "codec")))
     for key in fields:
         if key not in keys:
             report(below(path, key), f"unknown key; {names.hint(key, keys)}")
@@ -160,6 +162,7 @@ def _step(item: Any, path: str, word: str, known: Known, report: Report) -> Step
         deadline=_deadline(fields, path, default, report),
         promote=_promote(fields.get("promote", []), below(path, "promote"), name, known, report),
         uses=_uses(fields["when"], below(path, "when"), name, known, report) if "when" in fields else 1,
+        codec=_codec(fields["codec"], below(path, "codec"), name, known, report) if "codec" in fields else "",
     )
 
 
@@ -211,3 +214,18 @@ def _uses(value: Any, path: str, member: str, known: Known, report: Report) -> i
     elif member in known.hosts:
         report(path, f"'{member}' is the host tier, where every chunk passes; a condition cannot hold there")
     return uses
+
+
+def _codec(value: Any, path: str, member: str, known: Known, report: Report) -> str:
+    if not isinstance(value, str) or not value:
+        report(path, "expected a codec's name: an entry of 'codecs', or a plugin's that needs no options")
+        return ""
+    if member in known.transports:
+        report(
+            path, f"'{member}' is a transport: peers pull chunks as they are; encode them on a store, or use its TLS"
+        )
+    elif member in known.hosts:
+        report(path, f"'{member}' is the host tier, which engines copy from and to; name the codec on another store")
+    else:
+        return value
+    return ""

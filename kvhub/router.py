@@ -116,6 +116,8 @@ def _problems(config: Config, role: RoleConfig, members: Mapping[str, Member]) -
     for index, step in enumerate(role.store):
         claims = members[step.member].capabilities
         path = below(f"roles.{role.name}.store", index)
+        if step.codec and not claims.codecs:
+            problems.append(f"{path}.codec: '{step.member}' keeps chunks as they are: its plugin takes no codecs")
         if claims.arena or isinstance(members[step.member], Transport):
             continue
         reading = readers(config.roles, step.member)

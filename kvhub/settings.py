@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from kvhub import options, units
+from kvhub.codec import Encodings
 from kvhub.member import Member
 from kvhub.roles import RoleConfig
 from kvhub.yamlfile import below
@@ -86,6 +87,8 @@ class Config:
     model: Mapping[str, str] = attrs.field(factory=dict)
     """`id` and `revision` where the operator fixed them; adapters fill in the rest from the engine."""
     on_miss: str = "recompute"
+    encodings: Encodings = attrs.field(factory=Encodings)
+    """The codecs of the file, and which store has which."""
     origin: Mapping[str, str] = attrs.field(factory=dict)
     """Dotted path of every effective value -> `FILE:LINE`, `environment KVHUB_...`, `argument` or `default`."""
     path: str = ""
@@ -103,6 +106,10 @@ class Config:
         yield "chunk_tokens", self.chunk_tokens
         yield "on_miss", self.on_miss
         yield from _leaves(self.limits, "limits")
+        for codec in self.encodings.codecs.values():
+            path = below("codecs", codec.name)
+            yield below(path, "use"), codec.use
+            yield from _leaves(codec.options, path)
         for member in self.members.values():
             path = below(f"{member.kind}s", member.name)
             yield below(path, "use"), member.use
@@ -130,4 +137,6 @@ def _role_values(role: RoleConfig, path: str) -> Iterator[tuple[str, Any]]:
                 yield below(inner, "promote"), step.promote
             if step.uses > 1:
                 yield below(inner, "when.uses"), step.uses
+            if step.codec:
+                yield below(inner, "codec"), step.codec
     yield below(path, "write_back"), tuple(sorted(role.write_back, reverse=True))

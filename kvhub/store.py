@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import errno
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvhub import chunkfile
+from kvhub.codec import About, CodecError, Codecs, Scratch
 from kvhub.errors import KvhubError, MisuseError
 from kvhub.member import Member
 from kvhub.types import KEY_BYTES, Batch, Capabilities, Completion, Key, MemberContext, Op, Outcome, Region
@@ -68,8 +70,8 @@ class BlockingStore(Store):
 
     The methods are called from `workers` threads at once, never twice for one chunk of a batch; batches have no order
     among them.  They may block and may raise anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.
-    Verification, deadlines, cancelling, queueing, layouts and the counters `integrity_errors`, `io_errors`,
-    `foreign_objects` and `conflicts` are done here.
+    Verification, codecs, deadlines, cancelling, queueing, layouts and the counters `integrity_errors`, `io_errors`,
+    `codec_errors`, `foreign_objects` and `conflicts` are done here.
     """
 
     workers: int = 4
@@ -82,6 +84,8 @@ class BlockingStore(Store):
     def __init__(self, config: Any, context: MemberContext) -> None:
         super().__init__(config, context)
         self._writer = context.incarnation.encode()[:16]
+        self._codecs = context.codecs or Codecs()
+        self._encoded = Scratch()
         self._workers: Workers | None = None
         self._call = threading.local()
         self._closing = threading.Lock()
@@ -91,6 +95,7 @@ class BlockingStore(Store):
             shared=self.shared,
             removes=type(self).drop is not BlockingStore.drop,
             scans=type(self).names is not BlockingStore.names,
+            codecs=True,
         )
 
     @abc.abstractmethod
@@ -99,7 +104,7 @@ class BlockingStore(Store):
 
     @abc.abstractmethod
     def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
-        """Fill `header` (4096 bytes), then `payload` (as long as the slot's room, or empty), as far as the object goes.
+        """Fill `header` (4096 bytes), then `payload` (whatever its length, also empty), as far as the object goes.
 
         Returns the object's whole size in bytes, also when that is more than the buffers take, or None when it is
         absent.  A `Seen` instead of a plain int lets `drop_seen` remove that very object.  Both buffers are valid
@@ -265,13 +270,22 @@ class BlockingStore(Store):
 
     def _load(self, name: str, key: Key, room: memoryview) -> End:
         head = memoryview(bytearray(chunkfile.HEADER_BYTES))
-        total = self.read(name, head, room)
+        # Where chunks are expected as they are, they are read right into the slot; an encoded one is then read again.
+        target = self._encoded.take(room.nbytes) if self._codecs.own else room
+        total = self.read(name, head, target)
+        if total is not None and target is room and head[chunkfile.CODEC_AT] in self._codecs.encoded:
+            target = self._encoded.take(room.nbytes)
+            total = self.read(name, head, target)
         if total is None:
             return End(Outcome.MISS)
-        moved = max(0, min(total - chunkfile.HEADER_BYTES, room.nbytes))
+        moved = max(0, min(total - chunkfile.HEADER_BYTES, target.nbytes))
         try:
             header = self._verified(head, key, total, room.nbytes)
-            chunkfile.check_payload(header, room[: header.stored_bytes])
+            stored = target[: header.stored_bytes]
+            chunkfile.check_payload(header, stored)
+            if target is not room:
+                about = About(key, header.namespace, header.layout, header.payload_bytes, header.generated)
+                self._codecs.decode(header.codec, stored, room[: header.payload_bytes], about)
         except chunkfile.Foreign as why:
             self.context.report("foreign_objects", 1)
             return End(Outcome.MISS, why.reason, moved=moved)
@@ -283,23 +297,32 @@ class BlockingStore(Store):
             return End(Outcome.CORRUPT, why.reason, moved=moved)
         layout = "" if header.layout == self.context.layout.text else header.layout
         self.used(name, total)
-        return End(Outcome.DONE, "", header.stored_bytes, layout, header.generated, moved)
+        return End(Outcome.DONE, "", header.payload_bytes, layout, header.generated, moved)
 
     def _save(self, name: str, batch: Batch, index: int) -> End:
         payload = self._region.slot(batch.slots[index], batch.lengths[index]).toreadonly()
         layout = (batch.layouts[index] if batch.layouts else "") or self.context.layout.text
         if self.has(name) and self._stays(name, batch.keys[index], payload, layout, batch.replace):
             return End(Outcome.KEPT)
+        generated = batch.generated[index] if batch.generated else 0
+        about = About(batch.keys[index], self.context.namespace, layout, payload.nbytes, generated)
+        try:
+            code, stored = self._codecs.encode(payload, about)
+        except CodecError:
+            self.context.report("codec_errors", 1)
+            return End(Outcome.FAILED, "codec")
         header = chunkfile.pack(
-            batch.keys[index],
-            self.context.namespace,
-            payload,
+            about.key,
+            about.namespace,
+            stored,
             layout=layout,
-            generated=batch.generated[index] if batch.generated else 0,
+            generated=generated,
             writer=self._writer,
+            codec=code,
+            payload_bytes=payload.nbytes,
         )
         put = self.replace if batch.replace else self.write
-        return End(Outcome.DONE, moved=payload.nbytes) if put(name, header, payload) else End(Outcome.KEPT)
+        return End(Outcome.DONE, moved=stored.nbytes) if put(name, header, stored) else End(Outcome.KEPT)
 
     def _stays(self, name: str, key: Key, payload: memoryview, layout: str, replace: bool) -> bool:
         """Whether the object that is there stays as it is; a damaged one is removed to make way.
@@ -311,7 +334,7 @@ class BlockingStore(Store):
         if total is None:
             return False
         try:
-            header = self._verified(head, key, total, total)
+            header = self._verified(head, key, total, sys.maxsize)
         except chunkfile.Foreign:
             self.context.report("foreign_objects", 1)
             return True
@@ -321,7 +344,8 @@ class BlockingStore(Store):
             return False
         if replace:
             return False
-        comparable = header.stored_bytes == payload.nbytes and header.layout == layout
+        # Of what a codec made the payload's checksum is not known, and encryption makes other bytes each time.
+        comparable = header.codec == 0 and header.stored_bytes == payload.nbytes and header.layout == layout
         if comparable and header.checksum != chunkfile.payload_checksum(payload):
             self.context.report("conflicts", 1)
         self.used(name, total)
@@ -329,7 +353,7 @@ class BlockingStore(Store):
 
     def _verified(self, head: memoryview, key: Key, total: int, room: int) -> chunkfile.Header:
         header = chunkfile.parse(head[: min(total, chunkfile.HEADER_BYTES)])
-        chunkfile.check(header, key, self.context.namespace, total, room)
+        chunkfile.check(header, key, self.context.namespace, total, room, self._codecs.readable)
         return header
 
     def _discard(self, name: str, seen: int, head: memoryview) -> None:

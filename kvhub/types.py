@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
+    from kvhub.codec import Codecs
     from kvhub.layout import Layout
 
 Key = bytes
 """32 bytes: the digest of every token up to the chunk's end, inside a namespace (see `kvhub.keys`)."""
 
 KEY_BYTES = 32
+MOST_GROWTH = 4096
+"""Bytes by which a codec may make a stored payload longer than what it decodes to."""
 
 
 class Op(enum.IntEnum):
@@ -128,6 +131,9 @@ class Capabilities:
     """The member *is* the hub's arena: a chunk in a slot is already stored.  Only the host tier."""
     device_direct: bool = False
     """Transports: regions in device memory can be registered."""
+    codecs: bool = False
+    """Stores: payloads are encoded and decoded by `MemberContext.codecs`.  Without this claim a file that names a codec
+    for the store is refused."""
     max_chunk_bytes: int | None = None
     """The largest payload that the member takes; None means no limit."""
 
@@ -178,6 +184,8 @@ class MemberContext:
     left to those who store them: a role's locations hold for probes and repairs, too."""
     report: Callable[[str, int], None] = attrs.field(default=lambda name, count: None)
     """Add `count` to this member's counter `name`; never blocks, callable from any thread."""
+    codecs: Codecs | None = None
+    """Stores that claim `codecs`: what every payload passes through, probes and copies by promotion included."""
 
 
 @attrs.frozen

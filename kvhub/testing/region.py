@@ -13,6 +13,7 @@ from hashlib import sha256
 
 import attrs
 
+from kvhub.codec import Codecs
 from kvhub.layout import Layout
 from kvhub.types import Key, MemberContext, Region
 
@@ -48,6 +49,7 @@ def make_context(
     layout: Layout = LAYOUT,
     incarnation: str = "",
     report: Callable[[str, int], None] = lambda name, count: None,
+    codecs: Codecs | None = None,
 ) -> MemberContext:
     """What a hub would tell a member; equal `namespace` words give equal namespaces."""
     return MemberContext(
@@ -58,6 +60,7 @@ def make_context(
         layout=layout,
         incarnation=incarnation or f"{name}-{random.getrandbits(64):016x}",
         report=report,
+        codecs=codecs,
     )
 
 

@@ -106,6 +106,7 @@ SINGLE_FIELDS = {
     "codec": (put(12, b"\x01"), "codec"),
     "checksum kind": (put(13, b"\x02"), "codec"),
     "stored bytes": (put(16, struct.pack("<Q", 999)), "length"),
+    "payload bytes": (put(24, struct.pack("<Q", 999)), "length"),
     "key": (put(32, b"\xff"), "key"),
     "namespace": (put(64, b"\xff"), "namespace"),
     "payload checksum": (put(96, b"\xff\xee"), "checksum"),

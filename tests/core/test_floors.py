@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 FLOORS: dict[int, str] = {
     0: "errors evict layout names pages types units yamlfile",
-    1: "arena chunkfile environ keys member observe options roles workers",
-    2: "breaker engine hookspecs installed plan pump routes settings store tail transport",
+    1: "arena chunkfile codec environ keys member observe options roles workers",
+    2: "breaker encodings engine hookspecs installed plan pump routes settings store tail transport",
     3: "accept builtin config jobs offers search sinks stream wire",
     4: "fetch opening orders plugins router",
     5: "hub pool requests",

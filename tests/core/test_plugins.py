@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from format.toys import Seal, Turn
 
 from kvhub import PluginError, hookimpl
 from kvhub.engine import Engine
@@ -114,12 +115,11 @@ def test_engines_and_codecs_are_collected(registry: Registry) -> None:
     class Toy(Engine):
         name, distribution, versions = "toy", "toy-engine", ">=1,<2"
 
-    class Codec:
-        pass
-
-    loaded = registry.add("toy", plugin(kvhub_register_engines=lambda: (Toy,), kvhub_register_codecs=lambda: (Codec,)))
+    hooks = plugin(kvhub_register_engines=lambda: (Toy,), kvhub_register_codecs=lambda: (Turn, Seal))
+    loaded = registry.add("toy", hooks)
     assert registry.engines() == {"toy": Toy}
-    assert loaded.codecs == (Codec,)
+    assert loaded.codecs == {"toy": Turn, "toy/seal": Seal}
+    assert (registry.codec("toy"), registry.codec("toy/seal")) == (Turn, Seal)
 
 
 def test_E08_a_spawned_process_sees_the_same_table(dists: Any) -> None:

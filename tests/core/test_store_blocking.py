@@ -140,8 +140,9 @@ def bench(open_bench) -> Bench:
 
 
 def test_capabilities_follow_from_what_is_defined(open_bench) -> None:
-    assert open_bench(Shelf).member.capabilities == Capabilities(persistent=True, shared=True)
-    assert open_bench(RemovingShelf).member.capabilities == Capabilities(True, True, removes=True, scans=True)
+    assert open_bench(Shelf).member.capabilities == Capabilities(persistent=True, shared=True, codecs=True)
+    claims = Capabilities(True, True, removes=True, scans=True, codecs=True)
+    assert open_bench(RemovingShelf).member.capabilities == claims
     with pytest.raises(MisuseError, match="REMOVE is not among"):
         open_bench(Shelf).hub.remove([KEY])
     with pytest.raises(MisuseError, match="does not claim to scan"):

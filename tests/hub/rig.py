@@ -114,6 +114,7 @@ class Rig:
         stores: Mapping[str, Any] | None = None,
         transports: Mapping[str, Any] | None = None,
         limits: Mapping[str, Any] | None = None,
+        codecs: Mapping[str, Any] | None = None,
         namespace: Namespace = NAMESPACE,
     ) -> Hub:
         """A hub; without words a role that stores to and retrieves from host tier and pool."""
@@ -122,6 +123,7 @@ class Rig:
             "chunk_tokens": CHUNK,
             "stores": stores or {"host": self.host(slots), "pool": self.pool()},
             "transports": transports or {},
+            "codecs": codecs or {},
             "roles": roles or {"both": {"store": ["host", "pool"], "retrieve": ["host", "pool"]}},
             "limits": {"lookup": "2s", **(limits or {})},
         }

@@ -42,7 +42,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_capabilities(pool) -> None:
-    assert pool.member.capabilities == Capabilities(persistent=True, shared=True, removes=True, scans=True)
+    assert pool.member.capabilities == Capabilities(persistent=True, shared=True, removes=True, scans=True, codecs=True)
     assert pool.member.used_bytes() is None
 
 
