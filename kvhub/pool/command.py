@@ -282,7 +282,7 @@ def _copied(chosen: argparse.Namespace, most_word: str | None) -> int:
     if chosen.source == chosen.destination:
         words.problems.append(f"--to: expected another store than --from, found {chosen.source} twice")
     with _opened(words, chosen.file, chosen.source, chosen.destination, pace=pace) as [source, destination]:
-        since = hottest(source, selection, most, pace) if most is not None else 0.0
+        since = hottest(source, selection, most, pace, dry=chosen.dry_run) if most is not None else 0.0
         copier = Copier(source, destination, pace, in_flight=in_flight)
         done = copier.run(selection, since=since, dry=chosen.dry_run)
     report.show({"dry_run": chosen.dry_run, **attrs.asdict(done)}, chosen.json)

@@ -18,7 +18,7 @@ from kvhub import chunkfile
 from kvhub.errors import KvhubError
 from kvhub.pool.look import check_head, check_whole
 from kvhub.pool.medium import Entry, Medium
-from kvhub.pool.pace import Pace, Stopped
+from kvhub.pool.pace import Pace
 from kvhub.pool.select import Selection
 from kvhub.pool.tally import total
 from kvhub.pool.walk import Walk, measure
@@ -152,13 +152,13 @@ class Copier:
             self.done.first_error = self.done.first_error or f"{medium.describe()}: {error}"
 
 
-def hottest(source: Medium, selection: Selection, most: int, pace: Pace) -> float:
+def hottest(source: Medium, selection: Selection, most: int, pace: Pace, *, dry: bool = False) -> float:
     """The time of use from which on the selected namespaces' chunks weigh at most `most` bytes.
 
     To the bin: the oldest chunks that would have fitted in part are left out.
     """
     spaces = [space.id for space in selection.spaces(source)]
-    walk, now = Walk(source, pace), source.now()
+    walk, now = Walk(source, pace, dry=dry), source.now()
     tally = total(measure(walk, spaces, now).values(), now)
     left = most
     for (start, width), (_, size) in sorted(tally.bins.items(), reverse=True):
@@ -166,6 +166,3 @@ def hottest(source: Medium, selection: Selection, most: int, pace: Pace) -> floa
             return start + width
         left -= size
     return 0.0
-
-
-__all__ = ["IN_FLIGHT", "Copied", "Copier", "Stopped", "hottest"]

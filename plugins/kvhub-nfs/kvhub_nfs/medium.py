@@ -244,10 +244,9 @@ class DirectoryMedium(Medium):
         return self._scratch(place).fresh()
 
     def _scratch(self, place: str) -> Scratch:
-        scratch = self._scratches.get(place)
-        if scratch is None:
-            scratch = self._scratches.setdefault(place, Scratch(f"{self._root}/{place}/.tmp"))
-            scratch.make()
+        """Made each time: that of a watcher which slept for long was taken for left over."""
+        scratch = self._scratches.setdefault(place, Scratch(f"{self._root}/{place}/.tmp"))
+        scratch.make()
         return scratch
 
 

@@ -63,6 +63,14 @@ class TestDirectory(MediumContract):
         assert other.clear(found) == 2 and other.clear(found) == 0
         assert (living / "7").exists() and (unknown / "7").exists() and not dead.exists()
 
+    def test_a_watcher_whose_scratch_was_cleared_goes_on(self, house: Medium, tmp_path: Path) -> None:
+        self.fill(house, 1)
+        house.put_note("word", b"1")
+        for owner in tmp_path.glob("*/.tmp/*"):
+            owner.rmdir()
+        house.put_note("word", b"2")
+        assert house.note("word") == b"2" and house.put(HOME, name_of(99), memoryview(chunk(name_of(99))))
+
     def test_a_space_of_a_living_hub_is_not_forgotten(self, house: Medium, open_medium: Callable[[], Medium]) -> None:
         [name] = self.fill(house, 1)
         other = open_medium()
