@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import itertools
 import mmap
 import os
 import threading
@@ -326,7 +325,7 @@ class Arena:
     def coldest(self, count: int) -> list[Key]:
         """Up to `count` keys in the order in which claims would evict them, the next one first."""
         with self.lock:
-            return list(itertools.islice(self._idle, count))
+            return [key for slot in self._policy.coldest(count) if (key := self._key[slot]) is not None]
 
     @property
     def free(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 
 
 class Policy(abc.ABC):
@@ -34,6 +35,10 @@ class Policy(abc.ABC):
     def victim(self) -> int:
         """Take the idle chunk that is to go out of the queues; its slot.  There is one: the arena counts."""
 
+    @abc.abstractmethod
+    def coldest(self, count: int) -> list[int]:
+        """Up to `count` idle slots in the order in which `victim` would take them if nothing were used meanwhile."""
+
 
 class Lru(Policy):
     """The one whose last use ended longest ago."""
@@ -57,6 +62,9 @@ class Lru(Policy):
 
     def victim(self) -> int:
         return self._queue.popitem(last=False)[0]
+
+    def coldest(self, count: int) -> list[int]:
+        return list(islice(self._queue, count))
 
 
 class S3Fifo(Policy):
@@ -122,6 +130,13 @@ class S3Fifo(Policy):
                     return slot
                 uses[slot] -= 1
                 main[slot] = None
+
+    def coldest(self, count: int) -> list[int]:
+        """Those that no use keeps: of the small queue what is above its share, of the main queue, then the rest."""
+        small, main = self._queues
+        over = max(0, len(small) - self._small)
+        unused = (slot for queue in (islice(small, over), main, islice(small, over, None)) for slot in queue)
+        return list(islice((slot for slot in unused if not self._uses[slot]), count))
 
     def _remember(self, key: bytes) -> None:
         self._ghosts[key] = None

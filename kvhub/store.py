@@ -55,10 +55,14 @@ class Seen(int):
 
     identity: object
     """An inode, an ETag: whatever `drop_seen` of the same store understands."""
+    checksum: bytes
+    """`chunkfile.PayloadChecksum` of every payload byte that was put into the buffer, if it was taken on the way, which
+    costs half of what it costs afterwards; else empty."""
 
-    def __new__(cls, size: int, identity: object) -> Seen:
+    def __new__(cls, size: int, identity: object, checksum: bytes = b"") -> Seen:
         self = super().__new__(cls, size)
         self.identity = identity
+        self.checksum = checksum
         return self
 
 
@@ -282,7 +286,7 @@ class BlockingStore(Store):
         try:
             header = self._verified(head, key, total, room.nbytes)
             stored = target[: header.stored_bytes]
-            chunkfile.check_payload(header, stored)
+            chunkfile.check_payload(header, stored, total.checksum if isinstance(total, Seen) else b"")
             if target is not room:
                 about = About(key, header.namespace, header.layout, header.payload_bytes, header.generated)
                 self._codecs.decode(header.codec, stored, room[: header.payload_bytes], about)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import struct
 from collections.abc import Callable
 from hashlib import sha256
@@ -194,3 +196,17 @@ def test_C25_another_version_is_foreign_before_anything_else() -> None:
     """Nothing of a header of another version is believed, not even that its checksum is where ours is."""
     with pytest.raises(Foreign, match=r"^version$"):
         chunkfile.parse(packed()[:8] + b"\x02\x00" + bytes(4086))
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [4096, 4097, 90_000]])
+def test_a_checksum_taken_in_pieces_is_that_of_the_whole(cuts: list[int]) -> None:
+    data = memoryview(os.urandom(100_000))
+    taken = chunkfile.PayloadChecksum()
+    for first, last in itertools.pairwise([0, *cuts, len(data)]):
+        taken.add(data[first:last])
+    assert taken.digest() == chunkfile.payload_checksum(data)
+    header = chunkfile.parse(chunkfile.pack(bytes(32), bytes(32), data))
+    chunkfile.check_payload(header, b"", taken.digest())
+    taken.add(data[:1])
+    with pytest.raises(chunkfile.Damaged, match="checksum"):
+        chunkfile.check_payload(header, data, taken.digest())

@@ -258,3 +258,20 @@ def test_a_node_that_is_not_there_stops_the_start(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("kvhub.pages.nodes", lambda: [0, 1])
     with pytest.raises(KvhubError, match=r"near: numa_node: 3 is not on this machine; it has 0, 1"):
         Arena(ALIGN, ALIGN, name="near", numa_node=3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_coldest_are_the_next_victims_in_order(arena: Arena, seed: int) -> None:
+    draw = random.Random(seed)
+    keys = [make_key(n) for n in range(100)]
+    ask(arena, keys)
+    for key in draw.sample(keys, 30):
+        ask(arena, [key])
+    cold = arena.coldest(40)
+    assert len(set(cold)) == 40
+    taken = []
+    for key in cold:
+        (slot,) = arena.claim(1)
+        taken.append(slot)
+        assert key not in arena
+    arena.release(taken)

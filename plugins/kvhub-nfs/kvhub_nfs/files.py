@@ -19,9 +19,14 @@ import stat
 import threading
 from typing import NamedTuple
 
+from kvhub.chunkfile import PayloadChecksum
+
 FILE_MODE = 0o640
 """Before the umask.  Not for the world: KV tells the prompt it was computed from."""
 
+PIECE = 512 << 10
+"""Bytes that are read from the page cache and hashed at a time: what was just read is hashed out of the processor's
+cache.  Of 128 KiB to 2 MiB the fastest: 32 MiB warm at 0.9 of memcpy, hashed afterwards at 0.7."""
 BLOCK = 4096
 """What direct I/O is aligned to: file offsets, lengths and addresses.  A header is one block, slots are whole ones."""
 
@@ -118,10 +123,11 @@ def _write_rest(fd: int, header: memoryview, payload: memoryview, done: int) -> 
 
 def read_into(
     path: str, header: memoryview, payload: memoryview, *, direct: bool = False
-) -> tuple[int, Identity] | None:
-    """Fill `header`, then `payload`; (whole size, identity), or None when there is no such file.
+) -> tuple[int, Identity, bytes] | None:
+    """Fill `header`, then `payload`; (whole size, identity, checksum), or None when there is no such file.
 
-    The size is what was really there: a file that ends before its own status says so counts as that short.
+    The size is what was really there: a file that ends before its own status says so counts as that short.  The
+    checksum is that of the payload where it was taken while reading, else empty.
     """
     try:
         # O_NONBLOCK: a FIFO in the place of a chunk must not hang a worker; regular files do not care.
@@ -134,9 +140,12 @@ def read_into(
             raise OSError(errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL, "not a regular file")
         size = status.st_size
         want = min(size, header.nbytes + payload.nbytes)
-        done = _read_blocks(fd, header, payload, want) if direct else 0
-        got = _read_rest(fd, header, payload, want, done)
-        return (size if got == want else got), identity(status)
+        checksum = b""
+        if direct and (done := _read_blocks(fd, header, payload, want)):
+            got = _read_rest(fd, header, payload, want, done)
+        else:
+            got, checksum = _read_and_hash(fd, header, payload, want)
+        return (size if got == want else got), identity(status), checksum
     finally:
         with contextlib.suppress(OSError):  # it tells of writes that this descriptor did not make
             os.close(fd)
@@ -159,6 +168,18 @@ def _read_blocks(fd: int, header: memoryview, payload: memoryview, want: int) ->
     if done < want:
         _to_page_cache(fd)
     return done
+
+
+def _read_and_hash(fd: int, header: memoryview, payload: memoryview, want: int) -> tuple[int, bytes]:
+    taken, done, room = PayloadChecksum(), 0, max(0, want - header.nbytes)
+    for at in range(0, max(room, 1), PIECE):
+        piece = payload[at : min(at + PIECE, room)]
+        upto = min(want, header.nbytes + at + piece.nbytes)
+        done = _read_rest(fd, header, payload[: at + piece.nbytes], upto, done)
+        taken.add(piece)
+        if done < upto:
+            break
+    return done, taken.digest()
 
 
 def _read_rest(fd: int, header: memoryview, payload: memoryview, want: int, done: int) -> int:

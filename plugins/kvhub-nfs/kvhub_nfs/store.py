@@ -170,7 +170,7 @@ class DirectoryStore(BlockingStore):
 
     def _read_again(
         self, path: str, header: memoryview, payload: memoryview, direct: bool
-    ) -> tuple[int, files.Identity] | None:
+    ) -> tuple[int, files.Identity, bytes] | None:
         """After ESTALE: open the path anew; a file that still is stale has gone, unless the whole mount is stale."""
         self.context.report("stale_handles", 1)
         try:

@@ -1,0 +1,281 @@
+"""What stores cost, as ratios to the raw limit of the same run: host tier, directory store, S3 if its rows are there.
+
+    stores.py [--folder DIR] [--rounds 5] [--total 256] [--sizes 1 8 32] [--json FILE] [--strict]
+
+One line per goal: name, ratio (median of the rounds; 1 is as fast as the raw limit), goal, met or short.  Each round
+measures a store and its limit one after the other, so that other load of the machine falls on both.  Exits with 1 when
+a ratio is below the floor, which is `FLOOR` of its goal: far enough below for a machine that does other things, near
+enough that a store that has become slow does not pass.  With --strict it exits with 3 when a goal is short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+
+import attrs
+import stores_raw as raw
+import xxhash
+
+from kvhub.arena import Arena
+from kvhub.builtin.host import HostConfig, HostStore
+from kvhub.evict import POLICIES
+from kvhub.store import Store
+from kvhub.testing.driver import Driver
+from kvhub.testing.region import make_context, make_key
+from kvhub.types import Held, Key, Op, Outcome
+from kvhub_nfs import DirectoryStore, LocalStore
+
+MIB = raw.MIB
+FLOOR = 0.6
+THREADS = 4
+S3 = Path(__file__).with_name("stores_s3.py")
+
+
+@attrs.define
+class Row:
+    """A goal, and the ratios of the rounds."""
+
+    name: str
+    goal: float
+    ours: list[float] = attrs.Factory(list)
+    limit: list[float] = attrs.Factory(list)
+
+    @property
+    def ratio(self) -> float:
+        return median(limit / ours for ours, limit in zip(self.ours, self.limit, strict=True))
+
+    def line(self, total: int) -> str:
+        rates = [total / median(values) / 1e9 for values in (self.ours, self.limit)]
+        verdict = "met" if self.ratio >= self.goal else "short"
+        return (
+            f"{self.name:<44} {self.ratio:6.2f}   goal {self.goal:.2f} {verdict:<6} floor {self.goal * FLOOR:.2f}   "
+            f"{rates[0]:6.2f} of {rates[1]:6.2f} GB/s"
+        )
+
+
+class Bench:
+    """Chunks of one size in a region of their own, and stores that take them."""
+
+    def __init__(self, folder: Path, total: int, size: int) -> None:
+        self.folder, self.total, self.size = folder, total, size
+        self.count = total // size
+        self.other = raw.memory(total)
+        self.rows: dict[str, Row] = {}
+        self.turn = 0
+
+    def keys(self) -> list[Key]:
+        """Keys that no round has used yet."""
+        self.turn += 1
+        return [make_key(f"{self.size} {self.turn} {n}") for n in range(self.count)]
+
+    @contextmanager
+    def hub(self, store: Store) -> Iterator[Driver]:
+        hub = Driver(store, slots=self.count, slot_bytes=self.size, patience=300.0)
+        hub.region.view[:] = self.other
+        hub.attach()
+        try:
+            yield hub
+        finally:
+            hub.close()
+
+    @contextmanager
+    def place(self, name: str) -> Iterator[Path]:
+        path = self.folder / name
+        path.mkdir()
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)
+
+    def timed(self, hub: Driver, op: Op, keys: Sequence[Key], batch: int = 8) -> float:
+        """Seconds of all chunks, in batches as a hub sends them."""
+        start = time.perf_counter()
+        sent = [
+            hub.submit(op, keys[at : at + batch], range(at, min(at + batch, self.count)))
+            for at in range(0, self.count, batch)
+        ]
+        outcomes = {outcome for number in sent for outcome in hub.wait(number).outcomes}
+        took = time.perf_counter() - start
+        if outcomes != {Outcome.DONE}:
+            raise SystemExit(f"stores: {op.name} ended with {outcomes}; the figures would mean nothing")
+        return took
+
+    def add(self, name: str, goal: float, ours: float, limit: float) -> None:
+        row = self.rows.setdefault(name, Row(f"{name}, {self.size // MIB} MiB", goal))
+        row.ours.append(ours)
+        row.limit.append(limit)
+
+    # -- one round of each
+
+    def host(self) -> None:
+        """Between somebody's region and the tier's own memory; inside a hub nothing is copied at all."""
+        keys = self.keys()
+        tier = HostStore(HostConfig(capacity=self.total), make_context("host"))
+        with self.hub(tier) as hub:
+            target = raw.memory(self.total)
+            # Both targets are touched memory: a page that is seen for the first time costs more than the copy into it.
+            assert tier._arena is not None
+            tier._arena._warmer.join()
+            copied = raw.copies(hub.region.view, target, self.size)
+            self.add("host tier, save", 0.9, self.timed(hub, Op.SAVE, keys), copied)
+            copied = raw.copies(target, hub.region.view, self.size)
+            self.add("host tier, load", 0.9, self.timed(hub, Op.LOAD, keys), copied)
+
+    def warm(self) -> None:
+        """Out of the page cache, verified, with one worker against one thread's memcpy."""
+        with self.place("warm") as root:
+            config = DirectoryStore.Config(root=root, workers=1)
+            with self.hub(DirectoryStore(config, make_context("pool"))) as hub:
+                keys = self.keys()
+                self.timed(hub, Op.SAVE, keys)
+                self.timed(hub, Op.LOAD, keys)
+                copied = raw.copies(self.other, hub.region.view, self.size)
+                self.add("directory, load from the page cache", 0.6, self.timed(hub, Op.LOAD, keys), copied)
+                start = time.perf_counter()
+                for slot in range(self.count):
+                    xxhash.xxh3_128_digest(hub.region.slot(slot))
+                self.add("  the checksum alone, beside memcpy", 0.0, time.perf_counter() - start, copied)
+
+    def buffered(self) -> None:
+        with self.place("buffered") as root, self.place("raw") as beside:
+            config = DirectoryStore.Config(root=root, workers=THREADS)
+            with self.hub(DirectoryStore(config, make_context("pool"))) as hub:
+                limit = raw.writes(beside, self.other, self.size, THREADS)
+                self.add("directory, save to the page cache", 0.8, self.timed(hub, Op.SAVE, self.keys()), limit)
+
+    def direct(self) -> None:
+        with self.place("direct") as root, self.place("fio") as beside:
+            config = LocalStore.Config(root=root, workers=THREADS, io="direct")
+            with self.hub(LocalStore(config, make_context("pool"))) as hub:
+                keys = self.keys()
+                for op, rw in ((Op.SAVE, "write"), (Op.LOAD, "read")):
+                    if raw.has_fio():
+                        limit = raw.fio(beside, rw, self.total, self.size, THREADS)
+                    else:
+                        limit = raw.direct(beside, rw, self.other, self.size, THREADS)
+                    self.add(f"directory, direct {rw}", 0.85, self.timed(hub, op, keys), limit)
+
+    def round(self) -> None:
+        self.host()
+        self.warm()
+        self.buffered()
+        self.direct()
+
+
+# -- the host tier's policies
+
+
+def policy_costs(slots: int = 16384, calls: int = 64) -> None:
+    """Nanoseconds per chunk of a lookup with its release, and of a claim that evicts."""
+    for name in POLICIES:
+        arena = Arena(slots * 4096, 4096, policy=name)
+        keys = [make_key(n) for n in range(slots)]
+        fill(arena, keys)
+        found = []
+        for at in range(0, slots - 256, slots // calls):
+            start = time.perf_counter()
+            arena.release(arena.lease_run(keys[at : at + 256]))
+            found.append((time.perf_counter() - start) / 256)
+        evicts = []
+        for _ in range(calls):
+            start = time.perf_counter()
+            slots_in = arena.claim(64)
+            evicts.append((time.perf_counter() - start) / 64)
+            for slot in slots_in:
+                arena.publish(random.randbytes(32), Held(slot, 1))
+            arena.release(slots_in)
+        arena.close()
+        lease, evict = (f"{median(values) * 1e9:5.0f} ns" for values in (found, evicts))
+        print(f"policy {name:<8} lease and release {lease}, evict {evict} a chunk")
+
+
+def fill(arena: Arena, keys: Sequence[Key]) -> None:
+    for key in keys:
+        (slot,) = arena.claim(1)
+        arena.publish(key, Held(slot, 1))
+        arena.release([slot])
+
+
+def hit_ratios(slots: int = 1600, requests: int = 8000) -> None:
+    """A trace of prompts by a Zipf law (0.9, 300 prompts of 4 to 32 chunks), alone and with scans between."""
+    weights = list(accumulate(1 / (rank + 1) ** 0.9 for rank in range(300)))
+    for what, every in (("Zipf", 0), ("Zipf and scans", 25)):
+        ratios = []
+        for name in POLICIES:
+            draw, arena = random.Random(7), Arena(slots * 4096, 4096, policy=name)
+            hits = asked = 0
+            for number in range(requests):
+                if every and number % every == every - 1:
+                    prompt = [make_key(f"scan {number} {n}") for n in range(800)]
+                else:
+                    rank = bisect_left(weights, draw.random() * weights[-1])
+                    prompt = [make_key(f"{rank} {n}") for n in range(4 + rank * 7919 % 29)]
+                found = arena.lease_run(prompt)
+                fill(arena, [key for key in prompt[len(found) :] if key not in arena])
+                arena.release(found)
+                if len(prompt) < 800:
+                    hits, asked = hits + len(found), asked + len(prompt)
+            arena.close()
+            ratios.append(f"{name} {hits / asked:.3f}")
+        print(f"hit ratio, {what:<15} {', '.join(ratios)}   ({slots} slots; hits of the prompts that repeat)")
+
+
+def s3_rows() -> int:
+    """The rows of the S3 store, by its own script where it is there."""
+    if not S3.exists():
+        print("S3: no rows, tests/benchmarks/stores_s3.py is not there")
+        return 0
+    return subprocess.run([sys.executable, str(S3)], check=False).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured; default: the temporary folder")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--total", type=int, default=256, help="MiB of chunks in a round")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8, 32], help="MiB of a chunk")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--no-s3", action="store_true")
+    parser.add_argument("--strict", action="store_true", help="exit with 3 if a goal is short")
+    args = parser.parse_args()
+    rows: list[Row] = []
+    limit = "fio psync" if raw.has_fio() else "a loop of our own, there is no fio"
+    print(
+        f"{args.rounds} rounds of {args.total} MiB; {THREADS} workers where not said otherwise; direct limit: {limit}"
+    )
+    with tempfile.TemporaryDirectory(prefix="kvhub-bench-", dir=args.folder) as folder:
+        for size in args.sizes:
+            bench = Bench(Path(folder), args.total * MIB, size * MIB)
+            for _ in range(args.rounds):
+                bench.round()
+            rows += bench.rows.values()
+            for row in bench.rows.values():
+                print(row.line(bench.total), flush=True)
+    policy_costs()
+    hit_ratios()
+    print("not measured here: LMCache's disk backends and vLLM's file tier (make bench-vllm runs LMCache whole)")
+    if args.json:
+        args.json.write_text(json.dumps({row.name: attrs.asdict(row) for row in rows}))
+    below = [row.name for row in rows if row.ratio < row.goal * FLOOR]
+    short = [row.name for row in rows if row.ratio < row.goal]
+    if below:
+        print(f"below the floor: {', '.join(below)}")
+    s3 = 0 if args.no_s3 else s3_rows()
+    return 1 if below or s3 else 3 if args.strict and short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What stores are held against: the same bytes moved with nothing but the system's own calls."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+def memory(size: int) -> memoryview:
+    """Aligned memory that has been touched."""
+    view = memoryview(mmap.mmap(-1, size))
+    for at in range(0, size, MIB):
+        view[at : at + MIB] = os.urandom(4096) * (min(MIB, size - at) // 4096)
+    return view
+
+
+def in_threads(count: int, call: Callable[[int], None], threads: int) -> float:
+    """Seconds of `call(0)` to `call(count - 1)`, dealt out to threads."""
+
+    def some(first: int) -> None:
+        for number in range(first, count, threads):
+            call(number)
+
+    workers = [threading.Thread(target=some, args=(first,)) for first in range(threads)]
+    start = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - start
+
+
+def copies(source: memoryview, target: memoryview, size: int) -> float:
+    """Seconds of one memcpy per chunk, over memory larger than any cache."""
+    start = time.perf_counter()
+    for at in range(0, target.nbytes, size):
+        target[at : at + size] = source[at : at + size]
+    return time.perf_counter() - start
+
+
+def writes(folder: Path, source: memoryview, size: int, threads: int) -> float:
+    """Seconds of one new file per chunk: open, writev of header and payload, close."""
+    header = memory(4096)
+
+    def one(number: int) -> None:
+        fd = os.open(folder / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.writev(fd, [header, source[number * size : (number + 1) * size]])
+        os.close(fd)
+
+    return in_threads(source.nbytes // size, one, threads)
+
+
+def fio(folder: Path, rw: str, total: int, size: int, jobs: int) -> float:
+    """Seconds that fio's psync engine takes with O_DIRECT, `jobs` calls at once, each job in a file of its own.
+
+    Reads are of the files that the last write has left.
+    """
+    command = [
+        "fio", "--name=kv", f"--directory={folder}", "--ioengine=psync", "--direct=1", f"--rw={rw}", f"--bs={size}",
+        f"--size={total // jobs}", f"--numjobs={jobs}", "--fallocate=none", "--group_reporting", "--output-format=json",
+    ]  # fmt: skip
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return total / float(told["jobs"][0][rw]["bw_bytes"])
+
+
+def has_fio() -> bool:
+    return shutil.which("fio") is not None
+
+
+def direct(folder: Path, rw: str, target: memoryview, size: int, threads: int) -> float:
+    """The same with a loop of our own, where there is no fio."""
+
+    def one(number: int) -> None:
+        piece = target[number * size : (number + 1) * size]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if rw == "write" else os.O_RDONLY
+        fd = os.open(folder / str(number), flags | os.O_DIRECT)
+        moved = os.writev(fd, [piece]) if rw == "write" else os.preadv(fd, [piece], 0)
+        os.close(fd)
+        if moved != size:
+            raise SystemExit(f"stores: a raw {rw} moved {moved} of {size} bytes; the figures would mean nothing")
+
+    return in_threads(target.nbytes // size, one, threads)
