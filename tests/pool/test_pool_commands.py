@@ -159,6 +159,17 @@ def test_an_error_of_the_medium_removes_nothing(house: House, run: Run, monkeypa
     assert "error EIO" in told
 
 
+def test_chunks_of_any_codec_are_verified_as_they_are_stored(house: House, run: Run) -> None:
+    [name] = house.add([1])
+    stored = b"compressed" * 50
+    header = chunkfile.pack(bytes.fromhex(name), NAMESPACE.digest, stored, codec=1, payload_bytes=4000)
+    house.path(name).write_bytes(header + stored)
+    assert run("verify", "--deep")[1]["whole"] == 1
+    assert run("inspect", name)[1][0]["verdict"] == "whole"
+    break_payload(house.path(name))
+    assert run("verify", "--deep")[1]["damaged"] == {"checksum": 1}
+
+
 def test_a_header_that_claims_the_world_takes_no_memory_for_it(house: House, run: Run) -> None:
     [name] = house.add([1])
     with house.path(name).open("r+b") as file:
