@@ -7,7 +7,6 @@ which requests it hits and what becomes of them; without one everything passes.
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -40,7 +39,6 @@ class Fault:
     slow            the answer `seconds` late
     etag            another ETag
     garble          one byte of the body changed
-    unconditional   If-None-Match taken from the request, as servers do that ignore it
     """
     methods: tuple[str, ...] = ("GET", "HEAD", "PUT", "POST", "DELETE")
     times: int | None = None
@@ -185,8 +183,6 @@ class FaultProxy:
             return False
         if fault.kind == "close":
             return False
-        if fault.kind == "unconditional":
-            whole = re.sub(rb"(?i)\r\nif-none-match:[^\r]*", b"", whole, count=1)
         forth.write(whole)
         answer, rest = await _answer(back, request.method)
         if fault.kind == "etag":
@@ -211,7 +207,7 @@ class FaultProxy:
         await writer.drain()
         if fault.kind == "stall":
             await asyncio.sleep(3600)
-        return fault.kind in ("etag", "garble", "slow", "unconditional")
+        return fault.kind in ("etag", "garble", "slow")
 
 
 def _xml(fault: Fault) -> bytes:

@@ -6,6 +6,7 @@ after a pause that grows and is drawn at random, and only while somebody waits.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -31,26 +32,18 @@ ASK_WHY_SECONDS = 10.0
 """How often at most a refusal without a word is asked for its reason."""
 
 T = TypeVar("T")
-TimeLeft = Callable[[], float]
 _used_in: int | None = None
 """The process in which obstore's threads were started.  They do not survive a fork, and calls would hang for ever."""
 
 
 class Found(NamedTuple):
-    """What tells an object from a later one of the same name."""
+    """An object as it was when it was seen; equal only for the very same one, as far as the server can tell."""
 
     size: int
     tag: str
-    """Its ETag, or its time where the server has none."""
-
-
-class Listed(NamedTuple):
-    """An object of a listing; `modified` in seconds since 1970, on the server's clock."""
-
-    key: str
-    size: int
-    modified: float
-    tag: str
+    """Its ETag; empty where the server gives none."""
+    modified: int
+    """Seconds since 1970 on the server's clock: answers to reads and listings agree to the second only."""
 
 
 def hold_to_process() -> None:
@@ -63,7 +56,7 @@ def hold_to_process() -> None:
 
 
 def _found(meta: obstore.ObjectMeta) -> Found:
-    return Found(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+    return Found(meta["size"], meta["e_tag"] or "", int(meta["last_modified"].timestamp()))
 
 
 @attrs.define
@@ -72,11 +65,12 @@ class Client:
 
     config: BucketConfig
     secrets: Secrets | None
-    time_left: TimeLeft
+    time_left: Callable[[], float] = lambda: math.inf
     """Seconds that the caller's work may still take."""
-    report: Callable[[str, int], None]
+    report: Callable[[str, int], None] = lambda name, count: None
     _reads: S3Store | None = attrs.field(default=None, init=False)
     _writes: S3Store | None = attrs.field(default=None, init=False)
+    _bulk: S3Store | None = attrs.field(default=None, init=False)
     _asked_why: float = attrs.field(default=float("-inf"), init=False)
 
     def open(self) -> None:
@@ -88,7 +82,7 @@ class Client:
 
     def close(self) -> None:
         """Let go of the connections; calls under way end on their own."""
-        self._reads = self._writes = None
+        self._reads = self._writes = self._bulk = None
 
     def head(self, key: str) -> Found | None:
         """The object, or None where there is none."""
@@ -112,30 +106,50 @@ class Client:
             return self._tried(lambda: self._put(key, parts, create))
         return self._tried(lambda: self._put_in_parts(key, parts))
 
-    def delete(self, keys: Sequence[str]) -> None:
-        """Remove the objects; those that are not there are removed already."""
-        if keys:
+    def small(self, key: str, most: int = 1 << 20) -> tuple[bytes, Found] | None:
+        """A small object's bytes, up to `most`; None where there is none."""
+        data = memoryview(bytearray(most))
+        found = self.read(key, data, data[most:])
+        return None if found is None else (bytes(data[: found.size]), found)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is removed already."""
+        self._tried(lambda: obstore.delete(self._writing(), key))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove objects, up to 1000 in one request where the server knows how."""
+        if self._bulk is None:
+            self._bulk = self._store(timeout=f"{self.config.save_timeout}s", in_bulk=True)
+        bulk = self._bulk
+        try:
+            self._tried(lambda: obstore.delete(bulk, list(keys)))
+        except (failures.Refused, failures.ServerError):
             self._tried(lambda: obstore.delete(self._writing(), list(keys)))
 
-    def listed(self, prefix: str) -> Iterator[Listed]:
-        """Every object below `prefix`, which is a whole path, in the server's order."""
-        try:
-            for page in obstore.list(self._reading(), prefix):
-                for meta in page:
-                    yield Listed(meta["path"], meta["size"], meta["last_modified"].timestamp(), meta["e_tag"] or "")
-        except exceptions.BaseError as error:
-            raise failures.of(error) from None
+    def listed(self, prefix: str, after: str = "") -> Iterator[tuple[str, Found]]:
+        """Every object below `prefix`, a whole path, whose key is above `after`, in order of key; a page at a time."""
+        pages: Iterator[Sequence[obstore.ObjectMeta]] | None = None
 
-    def children(self, prefix: str) -> tuple[list[str], list[Listed]]:
-        """The paths and the objects directly below `prefix`."""
-        found = self._tried(lambda: obstore.list_with_delimiter(self._reading(), prefix or None))
-        objects = [
-            Listed(meta["path"], meta["size"], meta["last_modified"].timestamp(), meta["e_tag"] or "")
-            for meta in found["objects"]
-        ]
-        return list(found["common_prefixes"]), objects
+        def next_page() -> Sequence[obstore.ObjectMeta] | None:
+            nonlocal pages
+            if pages is None:
+                pages = iter(obstore.list(self._reading(), prefix, offset=after or None, chunk_size=1000))
+            try:
+                return next(pages, None)
+            except Exception:
+                pages = None  # after an error it would end as if there were no more
+                raise
 
-    def _store(self, **times: str) -> S3Store:
+        while page := self._tried(next_page):
+            for meta in page:
+                after = meta["path"]
+                yield after, _found(meta)
+
+    def folders(self, prefix: str) -> list[str]:
+        """The paths directly below `prefix` that have objects below them."""
+        return list(self._tried(lambda: obstore.list_with_delimiter(self._reading(), prefix))["common_prefixes"])
+
+    def _store(self, *, in_bulk: bool = False, **times: str) -> S3Store:
         config = self.config
         address = config.address()
         base = config.base()
@@ -144,6 +158,7 @@ class Client:
             "region": config.region_name(),
             "unsigned_payload": True,  # TLS guards the way, and every chunk is verified where it is read
             "virtual_hosted_style_request": not by_path,
+            "disable_bulk_delete": not in_bulk,
             "endpoint": base.rpartition("/")[0] if by_path else base,
         }
         # obstore prefers this variable to `endpoint`; saying it again keeps the environment from undoing the file.

@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import attrs
 
-from kvhub.types import KEY_BYTES
+from kvhub.pool.medium import NAME
 
 SUFFIX = ".kv"
-HEX = "0123456789abcdef"
-SHARDS = tuple(first + second for first in HEX for second in HEX)
-
-
-def is_hex(text: str, digits: int) -> bool:
-    return len(text) == digits and not text.strip(HEX)
 
 
 @attrs.frozen
@@ -31,8 +25,12 @@ class Names:
     def below(cls, prefix: str) -> Names:
         return cls(f"{prefix}/v1" if prefix else "v1")
 
-    def shard(self, space: str, shard: str) -> str:
-        """What every chunk of a namespace that begins with `shard` lies below."""
+    def shard(self, shard: str) -> str:
+        """What every namespace's chunks that begin with `shard` lie below."""
+        return f"{self.root}/{shard}"
+
+    def part(self, space: str, shard: str) -> str:
+        """What a namespace's chunks that begin with `shard` lie below."""
         return f"{self.root}/{shard}/{space}"
 
     def chunk(self, space: str, name: str) -> str:
@@ -44,11 +42,18 @@ class Names:
     def namespace_json(self, space: str) -> str:
         return f"{self.root}/namespaces/{space}/namespace.json"
 
-    def scratch(self, word: str) -> str:
-        return f"{self.root}/scratch/{word}"
+    def scratch(self, word: str = "") -> str:
+        """A key that nobody else uses, or with no word what all such keys lie below."""
+        return f"{self.root}/scratch/{word}" if word else f"{self.root}/scratch"
+
+    def lease(self, word: str) -> str:
+        return f"{self.root}/leases/{word}"
+
+    def note(self, word: str) -> str:
+        return f"{self.root}/notes/{word}"
 
 
 def chunk_of(key: str) -> str | None:
     """The chunk that a bucket's key names, as 64 digits; None where it is no chunk's."""
     name = key.rpartition("/")[2].removesuffix(SUFFIX)
-    return name if key.endswith(SUFFIX) and is_hex(name, 2 * KEY_BYTES) else None
+    return name if key.endswith(SUFFIX) and NAME.fullmatch(name) else None

@@ -12,8 +12,6 @@ from kvhub_s3 import failures
 from kvhub_s3.client import Client
 from kvhub_s3.names import Names
 
-MOST_JSON = 1 << 20
-
 
 def refusal(member: str, bucket: str, base: str, failure: failures.Failure) -> KvhubError:
     """The sentence for an operator whose bucket failed."""
@@ -48,7 +46,7 @@ def write_read_delete(client: Client, names: Names) -> bool:
             raise failures.Refused("what was read is not what was written")
         return _refuses_to_overwrite(client, key)
     finally:
-        client.delete([key])
+        client.delete(key)
 
 
 def _refuses_to_overwrite(client: Client, key: str) -> bool:
@@ -58,25 +56,15 @@ def _refuses_to_overwrite(client: Client, key: str) -> bool:
         return False
 
 
-def namespace_text(client: Client, key: str) -> str | None:
-    """What a namespace.json holds; None where there is none.  Raises `Failure`."""
-    found = client.head(key)
-    if found is None:
-        return None
-    data = memoryview(bytearray(min(found.size, MOST_JSON)))
-    client.read(key, data, data[:0])
-    return bytes(data).decode(errors="replace")
-
-
 def hold_to_namespace(client: Client, member: str, where: str, key: str, mine: str, *, writes: bool) -> None:
     """Compare with the namespace that is written beside its chunks, or write it.  Raises KvhubError and `Failure`."""
-    text = namespace_text(client, key)
-    if text is None:
+    there = client.small(key)
+    if there is None:
         if writes:
             client.put(key, mine.encode())
         return
     try:
-        theirs = json.loads(text)
+        theirs = json.loads(there[0])
     except ValueError:
         theirs = None
     if not isinstance(theirs, dict):

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import attrs
 
-from kvhub_s3.config import Secrets
+from kvhub_s3.config import BucketConfig, Secrets, plain_secrets
 
 UNRESERVED = "-_.~"
 
@@ -84,3 +84,21 @@ class Rest:
             return Answer(answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read())
         finally:
             connection.close()
+
+
+def rest_of(config: BucketConfig, secrets: Secrets | None) -> Rest | None:
+    """What to ask a configured bucket with; None where the credentials are an instance's, which only obstore has.
+
+    Raises OSError for a `ca_file` that cannot be read.
+    """
+    known = secrets or plain_secrets()
+    if known is None:
+        return None
+    base, tls = config.base(), None
+    if base.startswith("https:"):
+        tls = ssl.create_default_context()
+        if config.ca_file is not None:
+            tls.load_verify_locations(config.ca_file)
+        if not config.verify_tls:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return Rest(base, config.region_name(), known, tls=tls)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kvhub.chunkfile import HEADER_BYTES
 from kvhub.errors import KvhubError
+from kvhub.pool.medium import SHARDS
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import MemberContext
 from kvhub_s3 import failures, probe, uploads
 from kvhub_s3.client import Client, Found
-from kvhub_s3.config import BucketConfig, Secrets, named_secrets, plain_secrets
-from kvhub_s3.names import SHARDS, Names, chunk_of
-from kvhub_s3.rest import Rest
+from kvhub_s3.config import BucketConfig, named_secrets
+from kvhub_s3.names import Names, chunk_of
+from kvhub_s3.rest import Rest, rest_of
+
+if TYPE_CHECKING:
+    from kvhub.pool.medium import Medium
 
 T = TypeVar("T")
 
@@ -42,6 +45,12 @@ class BucketStore(BlockingStore):
         self._refuses_to_overwrite = False
         self._sweeper: threading.Thread | None = None
         self._trouble = ""
+
+    @classmethod
+    def medium(cls, config: BucketConfig) -> Medium:
+        from kvhub_s3.medium import BucketMedium  # no hub needs it
+
+        return BucketMedium(config)
 
     def open(self) -> None:
         name, config = self.context.name, self.config
@@ -69,11 +78,9 @@ class BucketStore(BlockingStore):
             client.close()
             raise
         self._client = client
-        known = secrets or plain_secrets()
-        if self.context.writes and known is not None:
-            self._sweeper = threading.Thread(
-                target=self._sweep, args=(known, base), name=f"kvhub-{name}-sweep", daemon=True
-            )
+        rest = rest_of(config, secrets)
+        if self.context.writes and rest is not None:
+            self._sweeper = threading.Thread(target=self._sweep, args=(rest,), name=f"kvhub-{name}-sweep", daemon=True)
             self._sweeper.start()
 
     def shut(self) -> None:
@@ -103,7 +110,7 @@ class BucketStore(BlockingStore):
         return self._noted(lambda client: client.put(self._key(name), header, payload))
 
     def drop(self, name: str) -> None:
-        self._noted(lambda client: client.delete([self._key(name)]))
+        self._noted(lambda client: client.delete(self._key(name)))
 
     def drop_seen(self, name: str, seen: int, header: bytes) -> None:
         """Look again, and remove what still is that object: S3 has no removal under a condition that all servers keep.
@@ -118,8 +125,8 @@ class BucketStore(BlockingStore):
     def names(self) -> Iterator[tuple[str, int]]:
         client = self._connected()
         for shard in SHARDS:
-            for found in client.listed(self._names.shard(self._space, shard)):
-                name = chunk_of(found.key)
+            for key, found in client.listed(self._names.part(self._space, shard)):
+                name = chunk_of(key)
                 if name is not None:
                     yield name, found.size
 
@@ -143,14 +150,6 @@ class BucketStore(BlockingStore):
         self._trouble = ""
         return answer
 
-    def _sweep(self, secrets: Secrets, base: str) -> None:
-        config = self.config
-        with suppress(failures.Failure, OSError, ValueError):
-            tls = ssl.create_default_context(cafile=config.ca_file) if base.startswith("https") else None
-            if tls is not None and config.ca_file is not None:
-                tls.load_default_certs()
-            if tls is not None and not config.verify_tls:
-                tls.check_hostname = False
-                tls.verify_mode = ssl.CERT_NONE
-            rest = Rest(base, config.region_name(), secrets, tls=tls)
+    def _sweep(self, rest: Rest) -> None:
+        with suppress(failures.Failure):
             self.context.report("swept_uploads", uploads.sweep(rest, f"{self._names.root}/", uploads.AGE_SECONDS))

@@ -66,14 +66,14 @@ def unfinished(rest: Rest, prefix: str) -> Iterator[Upload]:
         }
 
 
-def abort(rest: Rest, upload: Upload) -> None:
-    """End it; one that is gone already is ended.  Raises `Failure`."""
-    _asked(rest, "DELETE", upload.key, uploadId=upload.id)
+def abort(rest: Rest, key: str, upload_id: str) -> bool:
+    """End an upload; whether this call did.  Raises `Failure`."""
+    return _asked(rest, "DELETE", key, uploadId=upload_id).status != 404
 
 
 def sweep(rest: Rest, prefix: str, older_than: float) -> int:
     """Abort what is older; how many.  Raises `Failure`."""
     old = [upload for upload in unfinished(rest, prefix) if upload.age > older_than]
     for upload in old:
-        abort(rest, upload)
+        abort(rest, upload.key, upload.id)
     return len(old)

@@ -54,6 +54,17 @@ def options(endpoint: str, bucket: str, prefix: str, **more: object) -> BucketCo
     return config
 
 
+@pytest.fixture
+def configured(server: Server, bucket: str, prefix: str) -> Callable[..., BucketConfig]:
+    """Options of this test's place in the bucket."""
+
+    def configured(**more: object) -> BucketConfig:
+        given = {"endpoint": server.endpoint, "bucket": bucket, "prefix": prefix} | more
+        return options(**given)  # type: ignore[arg-type]
+
+    return configured
+
+
 class Objects:
     """The test's hand on the stored objects, without the plugin."""
 
@@ -108,16 +119,14 @@ class Pool(Driver):
 
 
 @pytest.fixture
-def open_pool(server: Server, bucket: str, prefix: str) -> Iterator[Callable[..., Pool]]:
+def open_pool(configured: Callable[..., BucketConfig]) -> Iterator[Callable[..., Pool]]:
     opened: list[Pool] = []
 
     def open_pool(
         *, attach: bool = True, slots: int = 64, slot_bytes: int = SLOT_BYTES, namespace: str = "tests",
         writes: bool = True, **more: object,
     ) -> Pool:  # fmt: skip
-        given = {"endpoint": server.endpoint, "bucket": bucket, "prefix": prefix} | more
-        config = options(**given)  # type: ignore[arg-type]
-        opened.append(Pool(config, slots=slots, slot_bytes=slot_bytes, namespace=namespace, writes=writes))
+        opened.append(Pool(configured(**more), slots=slots, slot_bytes=slot_bytes, namespace=namespace, writes=writes))
         if attach:
             opened[-1].attach()
         return opened[-1]

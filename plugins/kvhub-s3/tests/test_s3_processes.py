@@ -119,11 +119,13 @@ def test_losing_a_race_of_writers_is_no_failure(open_pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"), [("unconditional", {}), ("answer", {"status": 501, "code": "NotImplemented"})]
+    "answer",
+    [{"status": 200, "code": "", "headers": ('ETag: "x"',)}, {"status": 501, "code": "NotImplemented"}],
+    ids=["ignores", "refuses"],
 )
-def test_a_server_that_knows_no_conditions_is_written_to_without(open_pool, proxy: FaultProxy, kind, more) -> None:
+def test_a_server_that_knows_no_conditions_is_written_to_without(open_pool, proxy: FaultProxy, answer) -> None:
     """Whether it ignores the condition or refuses it."""
-    with proxy.failing(kind, methods=("PUT",), only=lambda request: "if-none-match" in request.head, **more):
+    with proxy.failing("answer", methods=("PUT",), only=lambda request: "if-none-match" in request.head, **answer):
         pool = open_pool(endpoint=proxy.endpoint)
         proxy.seen.clear()
         pool.keep({KEY: b"x" * 5000})
