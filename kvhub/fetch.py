@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from kvhub.search import Search
 from kvhub.stream import Stream
 from kvhub.types import Held
@@ -88,6 +90,8 @@ class Fetch:
                 self.hub.orders.doubt(name, key)
                 self.hub.arena.release((held.slot,))
                 continue
+            if self.hub.sinks.numbered and not tail:
+                held = attrs.evolve(held, number=chunk)
             if self.hub.arena.publish(key, held, keep=self.hub.keeps):
                 self.hub.offers.published(key, held.slot)
                 # A part is named by what is in it and asked for by one peer: stores would keep it for nobody.

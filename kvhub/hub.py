@@ -29,6 +29,7 @@ from kvhub.opening import build_members, check_sizes, in_namespace, observers, o
 from kvhub.orders import Orders
 from kvhub.plugins import Registry
 from kvhub.pump import Pump
+from kvhub.rates import Rates
 from kvhub.router import bind
 from kvhub.search import Search
 from kvhub.sinks import Sinks
@@ -60,6 +61,7 @@ class Hub:
         self.answered = threading.Event()
         """Set whenever a search or a fetch has ended; whoever waits for one clears it."""
         self._closing = False
+        self.rates = Rates()
         self.offers = Offers(self)
         self.orders = Orders(self)
         self.pump = Pump(self._turn, self.reports)
@@ -108,6 +110,8 @@ class Hub:
             self.members,
             self.reports,
             queue_bytes=self.limits.queue,
+            queue_seconds=self.limits.queue_seconds,
+            rates=self.rates,
             changed=self._member_changed,
             probe=self.orders.probe,
         )
@@ -315,6 +319,8 @@ class Hub:
         self.pump.wake()
 
     def _turn(self) -> float:
+        with self.lock:
+            self.sinks.demote()
         return min(self.jobs.turn(), self.offers.expire())
 
     def _member_changed(self, member: str, state: str, reason: str) -> None:
@@ -356,6 +362,8 @@ class Hub:
             return
         if self.pump.is_alive():
             self._tell("kvhub_hub_closing")
+            with self.lock:
+                self.sinks.demote(everything=True)
             self.flush(grace)
         self._closing = True
         self.pump.end(5.0)

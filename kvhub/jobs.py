@@ -19,6 +19,7 @@ import attrs
 from kvhub.breaker import Breaker
 from kvhub.member import Member
 from kvhub.observe import Reports
+from kvhub.rates import Rate, Rates
 from kvhub.types import Batch, Completion, Op, Outcome
 
 Done = Callable[[Completion], None]
@@ -34,7 +35,26 @@ class _Job:
     queued: int
     done: Done
     settled: Settled
+    started: float = attrs.field(factory=time.monotonic)
     waiting: bool = True
+
+
+@attrs.define
+class _Queue:
+    """What waits for one member to be stored."""
+
+    bytes: int = 0
+    rate: Rate = attrs.field(factory=Rate)
+    """Bytes per second of its work: waiting for other orders is none."""
+    ended: float = 0.0
+
+    def left(self, job: _Job, stored: bool) -> None:
+        """An order has ended."""
+        self.bytes -= job.queued
+        if job.queued and stored:
+            now = time.monotonic()
+            self.rate.add(job.queued, now - max(self.ended, job.started))
+            self.ended = now
 
 
 class Jobs:
@@ -50,18 +70,21 @@ class Jobs:
         reports: Reports,
         *,
         queue_bytes: int,
+        queue_seconds: float = float("inf"),
+        rates: Rates | None = None,
         changed: Callable[[str, str, str], None],
         probe: Callable[[str, Op], None],
     ) -> None:
         self._members = members
         self._reports = reports
-        self._queue_bytes = queue_bytes
+        self._queue_bytes, self._queue_seconds = queue_bytes, queue_seconds
+        self._rates = rates or Rates()
         self._probe = probe
         self._lock = threading.Lock()
         self._submitting = {name: threading.Lock() for name in members}
         self._jobs: dict[int, _Job] = {}
         self._ids = itertools.count(1)
-        self._queued = dict.fromkeys(members, 0)
+        self._queues = {name: _Queue() for name in members}
         self._ended: list[tuple[_Job, Completion]] = []
         self._breakers: dict[tuple[str, bool, str], Breaker] = {}
         self._changed = changed
@@ -103,10 +126,10 @@ class Jobs:
             if not probe and not self.breaker(member, op, peer).closed:
                 self._refuse(job, Outcome.FAILED, "kept-out")
                 return batch.id
-            if size and self._queued[member] and self._queued[member] + size > self._queue_bytes:
-                self._refuse(job, Outcome.FULL, "queue")
+            if size and (full := self._full(member, size)):
+                self._refuse(job, Outcome.FULL, full)
                 return batch.id
-            self._queued[member] += size
+            self._queues[member].bytes += size
             self._jobs[batch.id] = job
         try:
             with self._submitting[member]:
@@ -118,6 +141,16 @@ class Jobs:
             if isinstance(error, KeyboardInterrupt):
                 raise
         return batch.id
+
+    def _full(self, member: str, size: int) -> str:
+        """Why so many bytes more may not wait for a member; an empty queue takes whatever comes."""
+        queue = self._queues[member]
+        if not queue.bytes:
+            return ""
+        if queue.bytes + size > self._queue_bytes:
+            return "queue"
+        rate = queue.rate.value
+        return "queue-seconds" if rate and (queue.bytes + size) / rate > self._queue_seconds else ""
 
     def _refuse(self, job: _Job, outcome: Outcome, reason: str) -> None:
         self._reports.count("faults", len(job.batch.keys), member=job.member, reason=reason)
@@ -203,7 +236,10 @@ class Jobs:
         batch = job.batch
         if not _fits(completion, batch):
             completion = self._failed(batch, Outcome.FAILED, "malformed")
-        self._queued[job.member] -= job.queued
+        stored = completion.moved > 0 and any(outcome is Outcome.DONE for outcome in completion.outcomes)
+        self._queues[job.member].left(job, stored)
+        if batch.op == Op.LOAD and not batch.peer:
+            self._rates.loaded(job.member, completion.moved, time.monotonic() - job.started)
         if job.waiting:
             self._judge(job, completion)
         self._ended.append((job, completion))
@@ -220,7 +256,7 @@ class Jobs:
             self._reports.count("bytes", completion.moved, member=job.member, reason=op.name.lower())
         breaker = self.breaker(job.member, op, job.batch.peer.address if job.batch.peer else "")
         outcomes = set(completion.outcomes)
-        if completion.reason == "queue":
+        if completion.reason in ("queue", "queue-seconds"):
             # We asked for more than it takes at once; that says nothing of the medium.
             outcomes.discard(Outcome.FULL)
         bad = (Outcome.FAILED, Outcome.LATE, Outcome.FULL) if op == Op.SAVE else (Outcome.FAILED, Outcome.LATE)

@@ -87,6 +87,8 @@ class Request:
     stream: str = ""
     """The name of its promise while it is being computed."""
     computed: int = 0
+    seen: int = 0
+    """Leading tokens that were computed or loaded, as of the last step."""
     target: int = 0
     blocks: Sequence[int] = ()
     fetch: Fetch | None = None

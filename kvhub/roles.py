@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
-from kvhub import names, units
+from kvhub import conditions, names, units
+from kvhub.conditions import PARTS, Report
 from kvhub.yamlfile import below
 
 HOST = "host"
 """`use:` of the built-in host tier: the one store that no other process can see."""
-PARTS = ("prompt", "generated")
 LOAD_DEADLINE = 2.0
 """Seconds that a LOAD from a store may take; well under recomputing a long prompt, well over a healthy pool."""
 PULL_DEADLINE = 5.0
@@ -20,8 +20,7 @@ PULL_DEADLINE = 5.0
 SAVE_DEADLINE = 30.0
 """Seconds after which a background SAVE is given up."""
 LONGEST_DEADLINE = 600.0
-
-Report = Callable[[str, str], None]
+WRITES = ("through", "back")
 
 
 @attrs.frozen
@@ -37,6 +36,16 @@ class Step:
     """Storing: only chunks that were seen this many times."""
     codec: str = ""
     """Storing: name of the codec that payloads are kept with, "" for none."""
+    prefix_chunks: int = 0
+    """Storing: only the first so many chunks of a prompt; 0 for all."""
+    part: str = ""
+    """Storing: only `prompt` or only `generated` chunks; "" for both."""
+    write: str = "through"
+    """Storing: `through` at once, or `back`, when the host tier is about to lose the chunk."""
+    faster: float = 0.0
+    """Retrieving: only where loading is so many times as fast as computing, as measured; 0 for always."""
+    missing_chunks: int = 1
+    """Retrieving: asked only when at least so many chunks are missing."""
 
 
 @attrs.frozen
@@ -96,6 +105,13 @@ def _role(name: str, value: Mapping[str, Any], path: str, known: Known, report: 
     store = _steps(value.get("store", []), below(path, "store"), "to", known, report)
     retrieve = _steps(value.get("retrieve", []), below(path, "retrieve"), "from", known, report)
     keeps = any(step.member in known.stores for step in store)
+    if not any(step.member in known.hosts for step in store):
+        for index, step in enumerate(store):
+            if step.write == "back":
+                where = below(below(below(path, "store"), index), "write")
+                report(
+                    where, "back needs a host tier in the same list: it is the place that chunks are written back from"
+                )
     write_back = _write_back(value.get("write_back"), below(path, "write_back"), keeps, report)
     if not value.get("store") and not value.get("retrieve"):
         report(path, "stores nowhere and retrieves from nowhere; give it a list, or leave the role out")
@@ -143,7 +159,7 @@ def _steps(data: Any, path: str, word: str, known: Known, report: Report) -> tup
 def _step(item: Any, path: str, word: str, known: Known, report: Report) -> Step | None:
     long = isinstance(item, Mapping)
     fields = item if long else {word: item}
-    keys = (word, "deadline", *(("promote",) if word == "from" else ("when", "codec")))
+    keys = (word, "deadline", "when", *(("promote",) if word == "from" else ("write", "codec")))
     for key in fields:
         if key not in keys:
             report(below(path, key), f"unknown key; {names.hint(key, keys)}")
@@ -161,8 +177,9 @@ def _step(item: Any, path: str, word: str, known: Known, report: Report) -> Step
         member=name,
         deadline=_deadline(fields, path, default, report),
         promote=_promote(fields.get("promote", []), below(path, "promote"), name, known, report),
-        uses=_uses(fields["when"], below(path, "when"), name, known, report) if "when" in fields else 1,
         codec=_codec(fields["codec"], below(path, "codec"), name, known, report) if "codec" in fields else "",
+        write=_write(fields.get("write", "through"), below(path, "write"), name, known, report),
+        **_when(fields, path, word, name, known, report),
     )
 
 
@@ -198,24 +215,6 @@ def _promote(value: Any, path: str, source: str, known: Known, report: Report) -
     return tuple(targets)
 
 
-def _uses(value: Any, path: str, member: str, known: Known, report: Report) -> int:
-    if not isinstance(value, Mapping) or not value:
-        report(path, "expected a condition, as 'when: {uses: 2}'")
-        return 1
-    for key in value:
-        if key != "uses":
-            report(below(path, key), f"unknown condition; {names.hint(key, ['uses'])}")
-    uses = value.get("uses", 1)
-    if isinstance(uses, bool) or not isinstance(uses, int) or not 1 <= uses <= 255:
-        report(below(path, "uses"), f"expected a whole number from 1 to 255, found {uses!r}")
-        return 1
-    if member in known.transports:
-        report(path, f"'{member}' is a transport: a peer asks for its chunks, so no condition can hold them back")
-    elif member in known.hosts:
-        report(path, f"'{member}' is the host tier, where every chunk passes; a condition cannot hold there")
-    return uses
-
-
 def _codec(value: Any, path: str, member: str, known: Known, report: Report) -> str:
     if not isinstance(value, str) or not value:
         report(path, "expected a codec's name: an entry of 'codecs', or a plugin's that needs no options")
@@ -229,3 +228,28 @@ def _codec(value: Any, path: str, member: str, known: Known, report: Report) -> 
     else:
         return value
     return ""
+
+
+def _when(fields: Mapping[str, Any], path: str, word: str, member: str, known: Known, report: Report) -> dict[str, Any]:
+    if "when" not in fields:
+        return {}
+    where = below(path, "when")
+    if member in known.hosts:
+        report(where, f"'{member}' is the host tier, where every chunk passes; a condition cannot hold there")
+    elif word == "to" and member in known.transports:
+        report(where, f"'{member}' is a transport: a peer asks for its chunks, so no condition can hold them back")
+    elif member in known.transports:
+        report(where, f"'{member}' is a transport, which brings what its peer promised; only a store can be passed by")
+    rules = conditions.STORING if word == "to" else conditions.RETRIEVING
+    return conditions.read(fields["when"], where, rules, report)
+
+
+def _write(value: Any, path: str, member: str, known: Known, report: Report) -> str:
+    if value not in WRITES:
+        report(path, f"expected one of {', '.join(WRITES)}, found {value!r}")
+        return "through"
+    if value == "back" and member not in known.stores:
+        report(path, f"'{member}' is a transport: a peer asks for its chunks, so there is nothing to put off")
+    elif value == "back" and member in known.hosts:
+        report(path, f"'{member}' is the host tier itself; name the store that chunks go to when they leave it")
+    return str(value)

@@ -27,6 +27,16 @@ class BoundStep:
     """Seconds from the submission of a batch to giving it up."""
     uses: int = 1
     """Storing: only chunks that were seen this many times."""
+    prefix_chunks: int = 0
+    """Storing: only the first so many chunks of a prompt; 0 for all."""
+    part: str = ""
+    """Storing: only `prompt` or only `generated` chunks; "" for both."""
+    back: bool = False
+    """Storing: not before the arena is about to lose the chunk."""
+    faster: float = 0.0
+    """Retrieving: only where loading is so many times as fast as computing, as measured; 0 for always."""
+    missing_chunks: int = 1
+    """Retrieving: asked only when at least so many chunks are missing."""
     promote: tuple[str, ...] = ()
     """Retrieving: members of `Route.promotions` that get a copy of what was found here."""
     is_arena: bool = False
@@ -89,6 +99,11 @@ def _bound(step: Step, members: Mapping[str, Member]) -> BoundStep:
         member=member,
         deadline=step.deadline,
         uses=step.uses,
+        prefix_chunks=step.prefix_chunks,
+        part=step.part,
+        back=step.write == "back",
+        faster=step.faster,
+        missing_chunks=step.missing_chunks,
         promote=step.promote,
         is_arena=member.capabilities.arena,
         is_transport=isinstance(member, Transport),

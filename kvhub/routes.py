@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvhub.roles import Known, Report, RoleConfig, Step
+from kvhub.conditions import Report
+from kvhub.roles import Known, RoleConfig, Step
 from kvhub.yamlfile import below
 
 

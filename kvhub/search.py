@@ -44,6 +44,8 @@ class Search:
         self._have: list[str] = []
         self._deadline = 0.0
         self._orders: list[int] = []
+        self._passed: set[str] = set()
+        """Stores whose conditions left them out."""
         self._over = False
         self._told: Callable[[], None] = lambda: None
 
@@ -73,6 +75,8 @@ class Search:
                 self._from_arena(step.name)
             elif step.is_transport:
                 self._from_peer(step.name)
+            elif self._passes_by(step):
+                self._passed.add(step.name)
             else:
                 self._ask(step, number, FIRST_WINDOW)
                 return
@@ -123,6 +127,23 @@ class Search:
 
         self._send(step.name, Op.FIND, [self._key(at) for at in asked], answered)
 
+    def _passes_by(self, step: BoundStep) -> bool:
+        """Whether this step's conditions leave it out for what is still missing."""
+        missing = self._have.count("")
+        if missing < step.missing_chunks:
+            return True
+        if not step.faster:
+            return False
+        size, tokens = missing * self.hub.measure.chunk_bytes, missing * self.chain.chunk_tokens
+        declined = self.hub.rates.slower(step.name, size, tokens, step.faster)
+        if declined is None:
+            return False
+        self.hub.reports.count("declined", missing, member=step.name, reason="slower")
+        if declined.first:
+            loading, computing = round(declined.loading, 3), round(declined.computing, 3)
+            self.hub.reports.event("source.declined", member=step.name, load_seconds=loading, compute_seconds=computing)
+        return True
+
     def _send(self, name: str, op: Op, keys: Sequence[Key], done: Callable[[Completion], None]) -> None:
         left = max(self._deadline - time.monotonic(), 0.001)
         self._orders.append(self.hub.orders.send(name, op, keys, seconds=left, done=done))
@@ -151,15 +172,13 @@ class Search:
                     return
             elif (
                 not step.is_transport
+                and step.name not in self._passed
                 and time.monotonic() < self._deadline
                 and not self.hub.orders.doubted(step.name, key)
             ):
                 self._ask_tail(step, at, chunk, key)
                 return
         self._finish(0)
-
-    def _may_ask(self, name: str, key: Key) -> bool:
-        return time.monotonic() < self._deadline and not self.hub.orders.doubted(name, key)
 
     def _part(self, chunk: int, end: int) -> bool:
         key, tokens = self.chain.part_key(end), end - chunk * self.chain.chunk_tokens

@@ -23,6 +23,7 @@ import attrs
 
 from kvhub.hub import Hub
 from kvhub.keys import Chain, Context
+from kvhub.pace import Prefill, Rest
 from kvhub.plan import Copy, Report, StepPlan
 from kvhub.requests import (
     Fill,
@@ -39,7 +40,6 @@ from kvhub.requests import (
 from kvhub.tail import write_trailer
 from kvhub.types import Held, Peer
 
-REST, LONG_REST = 0.8e-3, 4e-3
 MOST_SHORT = 2
 """Loads that may fall short before a request computes what is left: a second source gets its chance, no loop does."""
 INLINE_TOKENS = 8192
@@ -64,7 +64,7 @@ class Session:
         self._fences: list[int] = []
         self._closing: dict[str, tuple[int, ...]] = {}
         self._stores = bool(hub.route.store)
-        self._rest = REST
+        self._rest, self._prefill = Rest(), Prefill()
 
     # -- a request comes -------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Session:
         state = self._requests.get(request)
         if state is None or state.load is not None or state.fetch is not None:
             return
-        state.placed = True
+        state.placed, state.seen = True, state.computed + external
         if not external:
             count_prompt(state, self.hub.reports)
             # The rest of the prompt is the engine's to compute, also if a preemption brings it back later.
@@ -189,9 +189,13 @@ class Session:
         Tokens that the engine has only drafted or promised to itself must not be counted.
         """
         state = self._requests.get(request)
-        if state is None or not self._stores:
+        if state is None:
             return
         computed = min(computed, len(state.tokens))
+        self._prefill.scheduled(min(computed, state.prompt) - state.seen)
+        state.seen = max(state.seen, computed)
+        if not self._stores:
+            return
         full = computed // self.chunk_tokens
         if full <= state.stored:
             return
@@ -204,12 +208,10 @@ class Session:
         picked = [at for at, slot in enumerate(slots) if slot >= 0]
         if not picked:
             return
+        made = [self._sizes.generated(state.prompt, first + at, self.chunk_tokens) for at in picked]
         chunks = tuple(
-            (
-                state.chain.keys[first + at],
-                Held(slots[at], length, "", self._sizes.generated(state.prompt, first + at, self.chunk_tokens)),
-            )
-            for at in picked
+            (state.chain.keys[first + at], Held(slots[at], length, "", generated, first + at))
+            for at, generated in zip(picked, made, strict=True)
         )
         self._gather(request, state, [first + at for at in picked], blocks, Fill(request, chunks), self.chunk_tokens)
 
@@ -308,15 +310,9 @@ class Session:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Let the hub's threads run, for an engine that has nothing to compute while a request waits for its KV.
-
-        Without it the engine steps round and round, and the interpreter's lock with it: I/O threads then wait 5 ms for
-        each of their turns.  Ends with the first answer, after 0.8 ms at most; after 4 ms where nothing came for a
-        while, since a peer that still computes is waited for as long as a prompt takes.
-        """
+        """Let the hub's threads run, for an engine that has nothing to compute while a request waits for its KV."""
         if self._asking or self._loading:
-            self._rest = REST if self.hub.answered.wait(self._rest) else min(1.1 * self._rest, LONG_REST)
-            self.hub.answered.clear()
+            self._rest.until(self.hub.answered)
 
     def plan(self, *, idle: bool = False) -> StepPlan:
         """What the worker should copy in this step; takes it off the list.  `idle` steps compute nothing."""
@@ -338,6 +334,7 @@ class Session:
             dict(self._closing), idle,
         )  # fmt: skip
         self._gathers, self._fences, self._closing = [], [], {}
+        self.hub.rates.prefill = self._prefill.stepped()
         return plan
 
     def done(self, report: Report) -> None:

@@ -10,7 +10,7 @@ import attrs
 from kvhub import options, units
 from kvhub.codec import Encodings
 from kvhub.member import Member
-from kvhub.roles import RoleConfig
+from kvhub.roles import RoleConfig, Step
 from kvhub.yamlfile import below
 
 MODEL_KEYS = ("id", "revision")
@@ -36,6 +36,14 @@ class Limits:
         converter=units.size,
         validator=_above_zero,
         metadata={"help": "bytes of chunks that may wait for background stores; more are dropped and counted"},
+    )
+    queue_seconds: float = attrs.field(
+        default=20.0,
+        converter=units.seconds,
+        validator=_above_zero,
+        metadata={
+            "help": "seconds of work, at the rate measured, that may wait for a background store; more is dropped"
+        },
     )
     lease: float = attrs.field(
         default=60.0,
@@ -135,8 +143,11 @@ def _role_values(role: RoleConfig, path: str) -> Iterator[tuple[str, Any]]:
             yield below(inner, "deadline"), step.deadline
             if step.promote:
                 yield below(inner, "promote"), step.promote
-            if step.uses > 1:
-                yield below(inner, "when.uses"), step.uses
+            for name in ("uses", "prefix_chunks", "part", "faster", "missing_chunks"):
+                if (value := getattr(step, name)) != getattr(attrs.fields(Step), name).default:
+                    yield below(inner, f"when.{name}"), value
+            if step.write != "through":
+                yield below(inner, "write"), step.write
             if step.codec:
                 yield below(inner, "codec"), step.codec
     yield below(path, "write_back"), tuple(sorted(role.write_back, reverse=True))

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kvhub.demotion import Demotions
 from kvhub.types import Completion, Held, Key, Op
 
 if TYPE_CHECKING:
@@ -22,20 +23,39 @@ class Sinks:
         self._hub = hub
         self._steps = tuple(step for step in hub.route.store if not step.is_arena and not step.is_transport)
         self._counting = any(step.uses > 1 for step in self._steps)
+        self.numbered = any(step.prefix_chunks for step in self._steps)
+        """Whether it matters which chunk of its prompt a chunk is."""
         self._uses: OrderedDict[tuple[str, Key], int] = OrderedDict()
         self._owed: OrderedDict[Key, set[str]] = OrderedDict()
         self._replacing: dict[tuple[str, Key], list[Held]] = {}
         self._write_back = hub.route.write_back
+        back = [step for step in self._steps if step.back]
+        self._demotions = Demotions(hub, back, self._put)
 
     def save(self, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False) -> None:
         """Chunks that this engine made, or that a peer sent, became ready; each has a lease of the caller's."""
-        wanted = [(key, held) for key, held in chunks if self._wanted(held)]
         for step in self._steps:
-            if replace:
-                for key, held in wanted:
-                    self._replace(step, key, held)
+            wanted = [(key, held) for key, held in chunks if self._wanted(step, held)]
+            if not replace:
+                wanted = [chunk for chunk in wanted if self._due(step, chunk[0])]
+            if step.back:
+                self._demotions.owe(step, wanted, replace=replace)
             else:
-                self._save(step, [chunk for chunk in wanted if self._due(step, chunk[0])])
+                self._put(step, wanted, replace)
+
+    def _put(self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], replace: bool) -> None:
+        if not replace:
+            self._save(step, chunks)
+            return
+        for key, held in chunks:
+            self._replace(step, key, held)
+
+    def demote(self, *, everything: bool = False) -> None:
+        """Save what the arena is about to lose; `everything` when it is about to go itself."""
+        if everything:
+            self._demotions.all()
+        else:
+            self._demotions.turn()
 
     def arrived(self, chunks: Sequence[tuple[Key, Held]], origin: str) -> None:
         """Chunks came from `origin`: a peer's go to every store of the route, a store's only where it promotes to."""
@@ -58,14 +78,21 @@ class Sinks:
             if slot is not None:
                 chunks.append((key, self._hub.arena.held(slot)))
         for step in self._steps:
-            self._save(step, [chunk for chunk in chunks if self._wanted(chunk[1]) and self._lacks(step, chunk[0])])
+            lacking = [c for c in chunks if self._wanted(step, c[1]) and self._lacks(step, c[0])]
+            if step.back:
+                self._demotions.owe(step, lacking, replace=False)
+            else:
+                self._save(step, lacking)
         self._hub.arena.release([held.slot for _, held in chunks])
 
     def _lacks(self, step: BoundStep, key: Key) -> bool:
         return step.name in self._owed.get(key, ()) or (step.uses > 1 and self._due(step, key))
 
-    def _wanted(self, held: Held) -> bool:
-        return ("generated" if held.generated else "prompt") in self._write_back
+    def _wanted(self, step: BoundStep, held: Held) -> bool:
+        part = "generated" if held.generated else "prompt"
+        if part not in self._write_back or (step.part and step.part != part):
+            return False
+        return not step.prefix_chunks or 0 <= held.number < step.prefix_chunks
 
     def _replace(self, step: BoundStep, key: Key, held: Held) -> None:
         """Save a tail: one order per key at a time, since two under way may land in either order; the latest waits."""

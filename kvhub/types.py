@@ -199,6 +199,8 @@ class Held:
     """Layout text; "" for the hub's own."""
     generated: int = 0
     """How many of its tokens were generated rather than given."""
+    number: int = -1
+    """Which chunk of its prompt it is, from 0; -1 where that is not known."""
 
 
 @attrs.frozen

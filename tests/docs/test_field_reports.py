@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "field-reports.md").read_text()
 FOLDERS = ("kvhub/testing", "tests", "plugins", "adapters", "kernels")
-REQUIREMENTS = [*range(1, 15), 17, 18, 19, 21, 23, 26, 27]
+REQUIREMENTS = [*range(1, 15), 17, 18, 19, 21, 23, 24, 26, 27]
 
 ROWS = {int(row[1]): row[2].split(", ") for row in re.finditer(r"^\| (\d+) \| [^|]+ \| ([A-G0-9, ]+) \|$", PAGE, re.M)}
 ENTRIES = re.findall(r"^\| ([A-G]\d\d) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.M)

@@ -84,7 +84,7 @@ def test_B21_bytes_that_wait_for_a_store_are_bounded_and_the_rest_is_shed(rig: R
     most = 0
     for seed in range(20):
         store(hub, chain_of(prompt(2, seed)))
-        most = max(most, hub.jobs._queued["pool"])
+        most = max(most, hub.jobs._queues["pool"].bytes)
     assert most == 8 * CHUNK_BYTES
     wait(lambda: hub.reports.total("faults", member="pool", reason="queue") == 32)
     wait(lambda: hub.counts()["leased"] == 8, "slots of what was shed")
@@ -120,7 +120,7 @@ def test_B18_a_thousand_commits_into_a_hung_store_return_at_once(rig: Rig) -> No
         took.append(time.thread_time() - start)
     took.sort()
     assert took[197] < 0.005
-    assert hub.jobs._queued["pool"] <= 4 * CHUNK_BYTES
+    assert hub.jobs._queues["pool"].bytes <= 4 * CHUNK_BYTES
 
 
 def test_B18_a_burst_of_small_orders_does_not_keep_a_good_store_out(rig: Rig) -> None:

@@ -18,6 +18,9 @@ EXPORTED = {
     "streamed_chunks": ("kvhub:streamed_chunks_total", "Chunks that peers pulled before their prompt was done", ()),
     "bytes": ("kvhub:bytes_total", "Payload bytes moved by members", ("member", "direction")),
     "faults": ("kvhub:faults_total", "Chunks that a member failed to move, by reason", ("member", "reason")),
+    "declined": ("kvhub:declined_total", "Chunks not asked for, by the member that is slower", ("member", "reason")),
+    "demotions": ("kvhub:demotions_total", "Chunks written back before the host tier lost them", ("member",)),
+    "demotions_lost": ("kvhub:demotions_lost_total", "Chunks lost before they were written back", ("member",)),
     "member_changes": (
         "kvhub:member_changes_total",
         "Members kept out (down) and let in again (up)",
