@@ -218,8 +218,8 @@ class Arena:
             once.popitem(last=False)
         return False
 
-    def release(self, slots: Iterable[int]) -> None:
-        """End one lease on each slot.  Raises MisuseError for a slot that has none."""
+    def release(self, slots: Iterable[int], *, cold: bool = False) -> None:
+        """End one lease on each slot; `cold` ones were no use of the chunk.  Raises MisuseError for a slot without."""
         with self.lock:
             leases, keys, keep = self._leases, self._key, self._keep
             for slot in slots:
@@ -231,7 +231,7 @@ class Arena:
                 key = keys[slot]
                 if key is not None and keep[slot]:
                     self._idle += 1
-                    self._policy.idle(slot)
+                    self._policy.idle(slot, cold=cold)
                     continue
                 if key is not None:
                     del self._index[key]
@@ -323,7 +323,7 @@ class Arena:
             return list(self._index)
 
     def coldest(self, count: int) -> list[Key]:
-        """Up to `count` keys in the order in which claims would evict them, the next one first."""
+        """Up to `count` keys about in the order in which claims would evict them, the next one first."""
         with self.lock:
             return [key for slot in self._policy.coldest(count) if (key := self._key[slot]) is not None]
 

@@ -33,6 +33,8 @@ class Demotions:
         self._steps = {step.name: step for step in steps}
         self._owed: dict[str, dict[Key, bool]] = {step.name: {} for step in steps}
         """By step: key -> whether it replaces what is there."""
+        self._going = 0
+        """Chunks on their way down: as good as clean, but in no queue of the arena."""
 
     def owe(self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], *, replace: bool) -> None:
         """These chunks are in the arena and, one day, the step's."""
@@ -51,9 +53,13 @@ class Demotions:
 
     def turn(self) -> None:
         """Save what is about to be lost."""
-        short = self._window - self._hub.arena.free
+        short = self._window - self._hub.arena.free - self._going
         if short > 0 and any(self._owed.values()):
             self._demote(self._hub.arena.coldest(short))
+
+    def settled(self, count: int) -> None:
+        """So many chunks are down, or failed to go."""
+        self._going -= count
 
     def all(self) -> None:
         """Save everything that is owed: the arena is about to go."""
@@ -71,14 +77,15 @@ class Demotions:
     def _send(self, step: BoundStep, keys: Sequence[Key], replace: bool) -> None:
         arena, owed, chunks = self._hub.arena, self._owed[step.name], []
         for key in keys:
-            slot = arena.lease(key)
+            slot = arena.lease(key, use=False)
             if slot is not None:
                 del owed[key]
                 chunks.append((key, arena.held(slot)))
         if chunks:
             self._hub.reports.count("demotions", len(chunks), member=step.name)
+            self._going += 0 if replace else len(chunks)
             self._save(step, chunks, replace)
-            arena.release([held.slot for _, held in chunks])
+            arena.release([held.slot for _, held in reversed(chunks)], cold=True)
 
     def _forget_lost(self, name: str) -> None:
         """What the arena has no more cannot be saved."""

@@ -7,6 +7,7 @@ amortised.  A chunk that is leased stands in no queue, so nothing is ever search
 from __future__ import annotations
 
 import abc
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
@@ -24,12 +25,16 @@ class Policy(abc.ABC):
         """Chunks in `touched` were used; those in `fresh` were idle and are not any more."""
 
     @abc.abstractmethod
-    def idle(self, slot: int) -> None:
-        """The last lease of a chunk that stays has ended."""
+    def idle(self, slot: int, *, cold: bool = False) -> None:
+        """The last lease of a chunk that stays has ended; `cold`: that lease was no use, it may go first."""
 
     @abc.abstractmethod
     def removed(self, slot: int) -> None:
         """A chunk was taken out of the index, idle or not."""
+
+    @abc.abstractmethod
+    def coldest(self, count: int) -> list[int]:
+        """Up to `count` slots of idle chunks that may go next, about in the order in which `victim` takes them."""
 
     @abc.abstractmethod
     def victim(self) -> int:
@@ -54,11 +59,16 @@ class Lru(Policy):
         for slot in fresh:
             del queue[slot]
 
-    def idle(self, slot: int) -> None:
+    def idle(self, slot: int, *, cold: bool = False) -> None:
         self._queue[slot] = None
+        if cold:
+            self._queue.move_to_end(slot, last=False)
 
     def removed(self, slot: int) -> None:
         self._queue.pop(slot, None)
+
+    def coldest(self, count: int) -> list[int]:
+        return list(itertools.islice(self._queue, count))
 
     def victim(self) -> int:
         return self._queue.popitem(last=False)[0]
@@ -106,11 +116,20 @@ class S3Fifo(Policy):
         for slot in fresh:
             del queues[stage[slot]][slot]
 
-    def idle(self, slot: int) -> None:
-        self._queues[self._stage[slot]][slot] = None
+    def idle(self, slot: int, *, cold: bool = False) -> None:
+        queue = self._queues[self._stage[slot]]
+        queue[slot] = None
+        if cold:
+            queue.move_to_end(slot, last=False)
 
     def removed(self, slot: int) -> None:
         self._queues[self._stage[slot]].pop(slot, None)
+
+    def coldest(self, count: int) -> list[int]:
+        small, main = self._queues
+        first = (small, main) if len(small) > self._small or not main else (main, small)
+        unused = (slot for queue in first for slot in queue if not self._uses[slot])
+        return list(itertools.islice(unused, count))
 
     def victim(self) -> int:
         small, main = self._queues

@@ -30,7 +30,7 @@ class Sinks:
         self._replacing: dict[tuple[str, Key], list[Held]] = {}
         self._write_back = hub.route.write_back
         back = [step for step in self._steps if step.back]
-        self._demotions = Demotions(hub, back, self._put)
+        self._demotions = Demotions(hub, back, self._demote)
 
     def save(self, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False) -> None:
         """Chunks that this engine made, or that a peer sent, became ready; each has a lease of the caller's."""
@@ -49,6 +49,12 @@ class Sinks:
             return
         for key, held in chunks:
             self._replace(step, key, held)
+
+    def _demote(self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], replace: bool) -> None:
+        if replace:
+            self._put(step, chunks, replace)
+        else:
+            self._save(step, chunks, cold=True)
 
     def demote(self, *, everything: bool = False) -> None:
         """Save what the arena is about to lose; `everything` when it is about to go itself."""
@@ -125,7 +131,10 @@ class Sinks:
             self._uses.popitem(last=False)
         return bool(uses == step.uses)
 
-    def _save(self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False) -> None:
+    def _save(
+        self, step: BoundStep, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False, cold: bool = False
+    ) -> None:
+        """One order; `cold` chunks are as near to being evicted after it as they were before."""
         if not chunks:
             return
         keys = [key for key, _ in chunks]
@@ -134,7 +143,9 @@ class Sinks:
             self._hub.arena.add_lease(slot)
 
         def settled() -> None:
-            self._hub.arena.release(slots)
+            self._hub.arena.release(reversed(slots), cold=cold)
+            if cold:
+                self._demotions.settled(len(slots))
             if replace:
                 self._replaced(step, keys[0])
 

@@ -58,7 +58,7 @@ def both(store: list[Any], retrieve: list[Any], **more: Any) -> dict[str, Any]:
         (both(["host"], [{"from": "host", "deadline": "1h"}]), "at most 600s"),
         (both(["host"], [{"from": "host", "when": {"faster": True}}]), "retrieve[0].when: 'host' is the host tier"),
         (both(["host", "pool"], ["host", {"from": "pool", "when": {"uses": 2}}]), "when.uses: unknown condition"),
-        (both(["host", "pool"], ["host", {"from": "pool", "when": {"faster": -1}}]), "how many times as fast, up to 100"),
+        (both(["host", "pool"], ["host", {"from": "pool", "when": {"faster": -1}}]), "times as fast, up to 100"),
         (both(["host", "pool"], ["host", {"from": "pool", "when": {}}]), "as 'when: {faster: true}'"),
         (both(["host", "wire"], ["host", {"from": "wire", "when": {"faster": True}}]), "only a store can be passed by"),
         (both(["host", "pool"], ["host", {"from": "pool", "write": "back"}]), "retrieve[1].write: unknown key"),

@@ -157,3 +157,15 @@ def test_B21_a_store_that_is_behind_by_more_than_its_seconds_sheds_and_says_so(r
     store(hub, chain_of(prompt(1, 2000)))
     forget_all(flushed(hub))
     assert hit(hub, chain_of(prompt(1, 2000))) == 16, "and it takes again"
+
+
+@pytest.mark.parametrize("policy", ["lru", "s3fifo"])
+def test_no_more_goes_down_than_is_about_to_be_lost(rig: Rig, policy: str) -> None:
+    """What went down is as cold as before; else the next in line would go too, turn after turn."""
+    rig.wraps["pool"] = spy
+    host = rig.host(SLOTS) | {"policy": policy}
+    hub = rig.open(down(write="back"), stores={"host": host, "pool": rig.pool()})
+    store(hub, chain_of(prompt(SLOTS - LEAST + 4)))
+    for _ in range(20):
+        flushed(hub)
+    assert len(keys_of(rig.member(hub), Op.SAVE)) == 4
