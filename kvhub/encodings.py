@@ -9,7 +9,8 @@ import attrs
 
 from kvhub import names, options
 from kvhub.codec import Codec, CodecConfig, Encodings
-from kvhub.roles import Report, RoleConfig, Step
+from kvhub.conditions import Report
+from kvhub.roles import RoleConfig, Step
 from kvhub.yamlfile import below
 
 Resolve = Callable[[str, str], "type[Codec] | None"]

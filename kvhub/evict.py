@@ -7,7 +7,6 @@ amortised.  A chunk that is leased stands in no queue, so nothing is ever search
 from __future__ import annotations
 
 import abc
-import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
@@ -31,10 +30,6 @@ class Policy(abc.ABC):
     @abc.abstractmethod
     def removed(self, slot: int) -> None:
         """A chunk was taken out of the index, idle or not."""
-
-    @abc.abstractmethod
-    def coldest(self, count: int) -> list[int]:
-        """Up to `count` slots of idle chunks that may go next, about in the order in which `victim` takes them."""
 
     @abc.abstractmethod
     def victim(self) -> int:
@@ -66,9 +61,6 @@ class Lru(Policy):
 
     def removed(self, slot: int) -> None:
         self._queue.pop(slot, None)
-
-    def coldest(self, count: int) -> list[int]:
-        return list(itertools.islice(self._queue, count))
 
     def victim(self) -> int:
         return self._queue.popitem(last=False)[0]
@@ -124,12 +116,6 @@ class S3Fifo(Policy):
 
     def removed(self, slot: int) -> None:
         self._queues[self._stage[slot]].pop(slot, None)
-
-    def coldest(self, count: int) -> list[int]:
-        small, main = self._queues
-        first = (small, main) if len(small) > self._small or not main else (main, small)
-        unused = (slot for queue in first for slot in queue if not self._uses[slot])
-        return list(itertools.islice(unused, count))
 
     def victim(self) -> int:
         small, main = self._queues
