@@ -230,5 +230,6 @@ def test_everything_is_at_its_baseline_after_a_day_in_brief(rig: Rig) -> None:
         hit(hub, chain)
         hub.close()
         rig.hubs.clear()
-    assert own_threads() == threads
-    assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208
+    # What an earlier test left behind may end meanwhile, and a joined thread may be listed a moment longer.
+    wait(lambda: own_threads() <= threads, "a thread is left")
+    assert len(os.listdir("/proc/self/fd")) <= files  # noqa: PTH208
