@@ -60,15 +60,20 @@ def writes(folder: Path, source: memoryview, size: int, threads: int) -> float:
 
 
 def fio(folder: Path, rw: str, total: int, size: int, jobs: int) -> float:
-    """Seconds that fio's psync engine takes with O_DIRECT, `jobs` calls at once, each job in a file of its own.
+    """Seconds that fio's psync engine takes with O_DIRECT, `jobs` calls at once, for one file per chunk.
 
     Reads are of the files that the last write has left.
     """
     command = [
         "fio", "--name=kv", f"--directory={folder}", "--ioengine=psync", "--direct=1", f"--rw={rw}", f"--bs={size}",
-        f"--size={total // jobs}", f"--numjobs={jobs}", "--fallocate=none", "--group_reporting", "--output-format=json",
+        f"--size={total // jobs}", f"--numjobs={jobs}", f"--nrfiles={total // size // jobs}", f"--filesize={size}",
+        "--file_service_type=sequential", "--openfiles=1", "--create_on_open=1", "--fallocate=none",
+        "--group_reporting", "--output-format=json",
     ]  # fmt: skip
     told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    moved = int(told["jobs"][0][rw]["io_bytes"])
+    if moved != total:
+        raise SystemExit(f"stores: fio moved {moved} of {total} bytes; the figures would mean nothing")
     return total / float(told["jobs"][0][rw]["bw_bytes"])
 
 
