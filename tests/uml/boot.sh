@@ -9,11 +9,17 @@ for place in /run /var/lib/nfs /dev/shm; do mount -t tmpfs none $place; done
 
 boot() {
     set -e
-    modprobe -d "$WORK/modules" -a nfs nfsv3 nfsv4 nfsd veth bridge sch_netem
-    mkdir -p /run/netns /run/export/kv /run/export/small /run/a /run/b /run/default /run/small /run/old /run/tmp /run/rpcbind
+    modprobe -d "$WORK/modules" -a nfs nfsv3 nfsv4 nfsd veth bridge sch_netem loop ext4 quota_v2
+    mkdir -p /run/netns /run/export/kv /run/export/small /run/export/quota /run/a /run/b /run/default /run/small /run/quota /run/old /run/tmp /run/rpcbind
     mount -t tmpfs none /run/tmp
     mount -t tmpfs -o size=400m none /run/export/kv
     mount -t tmpfs -o size=12m none /run/export/small
+    truncate -s 64m /run/tmp/quota.img
+    mkfs.ext4 -q -O quota -E quotatype=usrquota /run/tmp/quota.img
+    mount -o loop,usrquota /run/tmp/quota.img /run/export/quota
+    chmod 777 /run/export/quota
+    # Nobody's files are held to a quota but those of a user who is not root: the export makes everybody that user.
+    setquota -u 1234 12000 12000 0 0 /run/export/quota
     mount -t tmpfs none /tmp 2>/dev/null || true
     mount -t hostfs -o "$WORK" none /mnt
     ip link set lo up
@@ -42,6 +48,7 @@ boot() {
     exportfs -o ro,no_subtree_check,fsid=0 '*:/run/export'
     exportfs -o rw,no_root_squash,no_subtree_check,fsid=1 '*:/run/export/kv'
     exportfs -o rw,no_root_squash,no_subtree_check,fsid=2 '*:/run/export/small'
+    exportfs -o rw,all_squash,anonuid=1234,anongid=1234,no_subtree_check,fsid=3 '*:/run/export/quota'
     # A host name of its own makes a client of its own; mounting from the network namespace alone keeps one tree of mounts.
     on() { nsenter --net=/run/netns/$1 unshare --uts sh -c "hostname client-$1; mount -t nfs -o '$2' 10.0.0.1:$3 $4"; }
     soft=soft,timeo=10,retrans=2
@@ -49,6 +56,7 @@ boot() {
     on b vers=4.2,$soft,lookupcache=positive /kv /run/b
     on b vers=4.2,$soft,nosharecache /kv /run/default
     on a vers=4.2,$soft,lookupcache=positive,nosharecache /small /run/small
+    on a vers=4.2,$soft,lookupcache=positive,nosharecache /quota /run/quota
     on b vers=3,nolock,$soft,lookupcache=positive,nosharecache /run/export/kv /run/old
 }
 

@@ -10,9 +10,9 @@ work=$root/.uml
 python=${KVHUB_TEST_PYTHON:-$root/.venv/bin/python}
 
 skip() { echo "nfs tests are skipped: $*"; exit 77; }
-for tool in linux.uml rpc.nfsd rpc.mountd exportfs rpcbind mount.nfs ip tc modprobe nsenter; do
+for tool in linux.uml rpc.nfsd rpc.mountd exportfs rpcbind mount.nfs ip tc modprobe nsenter mkfs.ext4 setquota; do
     PATH=$PATH:/usr/sbin:/sbin command -v "$tool" >/dev/null || skip "there is no $tool" \
-        "(Debian: user-mode-linux kmod nfs-kernel-server nfs-common rpcbind iproute2)"
+        "(Debian: user-mode-linux kmod nfs-kernel-server nfs-common rpcbind iproute2 quota)"
 done
 [ "$(id -u)" = 0 ] || skip "only root may run a file server inside"
 modules=$(echo /usr/lib/uml/modules/*)

@@ -15,8 +15,8 @@ from kvhub.types import Key
 from kvhub_nfs import DirectoryStore
 
 SERVER = Path("/run/export")
-A, B, DEFAULT, SMALL, OLD = (Path("/run") / name for name in ("a", "b", "default", "small", "old"))
-"""Clients a and b with `lookupcache=positive`; b with default options; a small export; b by NFSv3."""
+A, B, DEFAULT, SMALL, QUOTA, OLD = (Path("/run") / name for name in ("a", "b", "default", "small", "quota", "old"))
+"""Clients a and b with `lookupcache=positive`; b with default options; a small export; one with a quota; b by v3."""
 
 if not A.is_mount():
     # Outside there is no NFS; `make test-nfs` runs these.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from kvhub import workers
 from kvhub.testing.region import make_key, make_payload
 from kvhub.testing.stage import until
 from kvhub.types import Op, Outcome
-from uml.inside.conftest import DEFAULT, OLD, SERVER, SMALL, A, B
+from uml.inside.conftest import DEFAULT, OLD, QUOTA, SERVER, SMALL, A, B
 
 DONE, MISS, FULL, FAILED, LATE = Outcome.DONE, Outcome.MISS, Outcome.FULL, Outcome.FAILED, Outcome.LATE
 SOON = 5.0
@@ -66,18 +67,24 @@ def test_default_options_remember_a_miss_and_a_save_there_is_harmless(open_pool)
 
 
 @pytest.mark.parametrize("fsync", [False, True])
-def test_C06_a_full_export_publishes_nothing_short_and_recovers(open_pool, fsync: bool) -> None:
-    """NFS takes the writes and tells of the full disk when the file is flushed or closed."""
-    pool = open_pool(SMALL, slot_bytes=2 * MIB, fsync=fsync, workers=2)
+@pytest.mark.parametrize(("root", "reason"), [(SMALL, "ENOSPC"), (QUOTA, "EDQUOT")])
+def test_C06_a_full_export_publishes_nothing_short_and_recovers(
+    open_pool, root: Path, reason: str, fsync: bool
+) -> None:
+    """NFS takes the writes and tells of the full disk or quota when the file is flushed or closed."""
+    pool = open_pool(root, slot_bytes=2 * MIB, fsync=fsync, workers=2)
+    behind = SERVER / root.name
     kept = {make_key(f"{fsync} {n}"): make_payload(f"{fsync} {n}", 2 * MIB) for n in range(8)}
-    ends = {key: pool.save({key: data}).outcomes[0] for key, data in kept.items()}
+    done = {key: pool.save({key: data}) for key, data in kept.items()}
+    ends = {key: completion.outcomes[0] for key, completion in done.items()}
     assert set(ends.values()) == {DONE, FULL}
+    assert {completion.reason for completion in done.values()} == {"", reason}
     good = [key for key, outcome in ends.items() if outcome is DONE]
     assert [*pool.read(good)] == [kept[key] for key in good]
-    sizes = {path.name: path.stat().st_size for path in (SERVER / "small").rglob("*.kv")}
+    sizes = {path.name: path.stat().st_size for path in behind.rglob("*.kv")}
     assert sizes == {f"{key.hex()}.kv": 4096 + 2 * MIB for key in good}
     # A file that is unlinked before its last reference is gone stays for a moment, under a name of the client's.
-    left = (SERVER / "small").glob
+    left = behind.glob
     until(lambda: not [path for path in left("*/.tmp/*/*") if path.is_file()], SOON, "nothing unfinished stays")
     pool.remove(good[:2])
     late = make_key(f"{fsync} late")
