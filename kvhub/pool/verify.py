@@ -1,7 +1,7 @@
 """The scrubber: reads every header, and with `deep` every payload; takes away what is certainly damaged.
 
-A chunk is damaged when it fails its checks twice, each time by a fresh open, and is the very same object both times.
-An I/O error says nothing about a chunk and never removes one; an object of another format version is left alone.
+A chunk is damaged when it fails its checks twice, each time by a fresh open; what is removed is the object that was
+listed,
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvhub.pool.medium import Entry, Medium
 from kvhub.pool.select import Selection
 from kvhub.pool.walk import Walk
 
-WHOLE, GONE, FOREIGN, ERROR = "whole", "gone", "foreign", "error"
+WHOLE, GONE, FOREIGN, ERROR, DAMAGED = "whole", "gone", "foreign", "error", "damaged"
 
 
 @attrs.define
@@ -35,30 +35,27 @@ class Verdicts:
     """By reason."""
 
 
-def verdict(medium: Medium, space: str, entry: Entry, deep: bool) -> tuple[str, str, object]:
-    """One look: WHOLE, GONE, FOREIGN, ERROR or "damaged"; the reason; and the identity of what was looked at."""
-    identity: object = None
+def verdict(medium: Medium, space: str, name: str, deep: bool) -> tuple[str, str]:
+    """One look by a fresh open: WHOLE, GONE, FOREIGN, ERROR or DAMAGED, and the reason."""
     try:
         head = memoryview(bytearray(chunkfile.HEADER_BYTES))
-        seen = medium.read(space, entry.name, head)
+        seen = medium.read(space, name, head)
         if seen is None:
-            return GONE, "", None
-        identity = seen.identity
-        check_head(space, entry.name, head, seen.size)
+            return GONE, ""
+        check_head(space, name, head, seen.size)
         if deep:
             whole = memoryview(bytearray(seen.size))  # the header has spoken for as much
-            seen = medium.read(space, entry.name, whole)
+            seen = medium.read(space, name, whole)
             if seen is None:
-                return GONE, "", None
-            identity = seen.identity
-            check_whole(space, entry.name, whole[: min(seen.size, whole.nbytes)])
+                return GONE, ""
+            check_whole(space, name, whole[: min(seen.size, whole.nbytes)])
     except chunkfile.Foreign as why:
-        return FOREIGN, why.reason, identity
+        return FOREIGN, why.reason
     except chunkfile.Damaged as why:
-        return "damaged", why.reason, identity
+        return DAMAGED, why.reason
     except OSError as error:
-        return ERROR, errno.errorcode.get(error.errno or 0, type(error).__name__), None
-    return WHOLE, "", identity
+        return ERROR, errno.errorcode.get(error.errno or 0, type(error).__name__)
+    return WHOLE, ""
 
 
 def verify(
@@ -79,11 +76,9 @@ def verify(
         if not selection.wants(medium, space, entry, now):
             return False
         walk.pace.take(objects=1, size=entry.size if deep else chunkfile.HEADER_BYTES)
-        said, reason, identity = verdict(medium, space, entry, deep)
-        if said == "damaged":
-            said, reason, again = verdict(medium, space, entry, deep)
-            if again != identity:
-                return False  # replaced in between: the next scrub's
+        said, reason = verdict(medium, space, entry.name, deep)
+        if said == DAMAGED:
+            said, reason = verdict(medium, space, entry.name, deep)
         if said == WHOLE:
             verdicts.whole += 1
             verdicts.bytes += entry.size if deep else chunkfile.HEADER_BYTES
@@ -96,7 +91,7 @@ def verify(
             verdicts.damaged[reason] += 1
         if said != GONE:
             tell(space, entry.name, f"{said} {reason}".strip())
-        return remove and said == "damaged"
+        return remove and said == DAMAGED
 
     with contextlib.closing(walk.shards(lambda shard: not selection.shard(shard))) as shards:
         for shard in shards:

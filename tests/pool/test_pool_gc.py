@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvhub.pool.gc import Limits, Report, collect, need
-from kvhub.pool.medium import SHARDS, Medium, Room
+from kvhub.pool.medium import SHARDS, Entry, Medium, Room
 from kvhub.pool.pace import Pace, Stopped
 from kvhub.pool.tally import Notes
 from kvhub_nfs import DirectoryStore
@@ -67,9 +67,10 @@ def test_F03_a_chunk_that_is_used_between_listing_and_removal_stays(
     names = house.add(range(20))
     remove = medium.remove
 
-    def touched_first(space: str, entries: list[object]) -> list[object]:
-        os.utime(house.path(names[7]))
-        return remove(space, entries)  # type: ignore[arg-type, return-value]
+    def touched_first(space: str, entries: list[Entry]) -> list[Entry]:
+        if names[7] in [entry.name for entry in entries]:
+            os.utime(house.path(names[7]))
+        return remove(space, entries)
 
     monkeypatch.setattr(medium, "remove", touched_first)
     done = collect(medium, Limits(unused_for=3600.0), Pace())
@@ -177,12 +178,12 @@ def test_a_stop_ends_between_chunks_and_the_next_round_goes_on(house: House, med
     house.add(range(60))
     pace, remove, removed = Pace(), medium.remove, list[int]()
 
-    def stop_soon(space: str, entries: list[object]) -> list[object]:
-        gone = remove(space, entries)  # type: ignore[arg-type]
+    def stop_soon(space: str, entries: list[Entry]) -> list[Entry]:
+        gone = remove(space, entries)
         removed.append(len(gone))
         if sum(removed) >= 20:
             pace.stop()
-        return gone  # type: ignore[return-value]
+        return gone
 
     medium.remove = stop_soon  # type: ignore[method-assign, assignment]
     with pytest.raises(Stopped):
