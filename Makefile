@@ -13,7 +13,7 @@ TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front)
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo test test-core test-vllm test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-wire clean
+.PHONY: demo test test-core test-vllm test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 demo: engine models
@@ -72,6 +72,9 @@ bench-wire: venv
 # Direct reads and writes are held against fio where it is installed, against a loop of our own elsewhere.
 bench-stores: venv
 	$(CORE) tests/benchmarks/stores.py $(BENCH_ARGS)
+
+bench-codecs: venv
+	$(CORE) tests/benchmarks/codecs.py $(BENCH_ARGS)
 
 bench-stream: engine
 	@$(ENGINE) tests/models/build.py .models tiny-llama-gqa-bench

@@ -152,7 +152,10 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
         raise Damaged("header")
     if bytes(view[_SUM_AT : _SUM_AT + 16]) != _header_sum(view):
         raise Damaged("header")
-    text = bytes(view[_LAYOUT_AT : _LAYOUT_AT + size]).decode()
+    try:
+        text = bytes(view[_LAYOUT_AT : _LAYOUT_AT + size]).decode()
+    except UnicodeDecodeError:
+        raise Damaged("header") from None
     return Header(key, space, stored, payload, check, made, gen, text, writer, codec, kind, version)
 
 

@@ -112,6 +112,7 @@ SINGLE_FIELDS = {
     "key": (put(32, b"\xff"), "key"),
     "namespace": (put(64, b"\xff"), "namespace"),
     "payload checksum": (put(96, b"\xff\xee"), "checksum"),
+    "text of the layout": (put(256, b"\xff"), "header"),
     "bytes of the layout": (put(124, struct.pack("<I", 3841)), "header"),
 }
 

@@ -198,3 +198,64 @@ def test_inspect_shows_a_chunk_and_finds_its_damage(tmp_path: Path, capsys: Any)
         assert said in said_now.out + said_now.err
     assert main(["inspect", str(tmp_path / "none")]) == 1
     assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+OPENER = """
+import io
+from kvhub import hookimpl
+
+class Slow(io.RawIOBase):
+    def __init__(self, data): self.data, self.at, self.seen = data, 0, 0
+    def readable(self): return True
+    def readinto(self, room):
+        part = self.data[self.at:self.at + min(len(room), 1000)]
+        room[:len(part)] = part
+        self.at += len(part)
+        print("read to", self.at)
+        return len(part)
+
+@hookimpl
+def kvhub_open_url(url, config):
+    if url.endswith("gone"): raise FileNotFoundError(2, "no such object")
+    if url.endswith("other"): return None
+    print("config has", sorted(config))
+    return Slow(open(url.removeprefix("mem://"), "rb").read())
+"""
+
+
+def test_inspect_reads_urls_through_the_plugin_of_their_scheme(
+    dists: Any, tmp_path: Path, file: Path, capsys: Any
+) -> None:
+    """The core knows no scheme; of an object whose header is asked for nothing else is read."""
+    dists.add("mem-kv", "mem", OPENER)
+    payload = bytes(range(256)) * 200
+    path = tmp_path / "a.kv"
+    path.write_bytes(chunkfile.pack(b"k" * 32, b"n" * 32, payload) + payload)
+    url = f"mem://{path}"
+    assert main(["inspect", url, "--header", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["payload"] == "not read" and json.loads(said.out)["payload_bytes"] == len(payload)
+    assert said.err.splitlines()[0] == "config has []" and said.err.splitlines()[-1] == "read to 4096"
+    assert main(["inspect", url, "--json", "--config", str(file)]) == 0
+    said = capsys.readouterr()
+    facts = json.loads(said.out)
+    assert (facts["payload"], facts["codec_name"], facts["decodable"]) == ("whole", "none", "yes")
+    assert "config has ['kvhub', 'roles', 'stores']" in said.err
+    for wrong, told in (
+        ("mem://gone", "mem://gone: cannot be read: no such object"),
+        ("mem://other", "mem://other: plugin 'mem' does not open such a URL"),
+        ("men://a", "unknown plugin 'men'; did you mean 'mem'?"),
+        ("host://a", "host://a: plugin 'host' does not open such a URL"),
+    ):
+        assert main(["inspect", wrong]) == 1
+        assert told in capsys.readouterr().err
+
+
+def test_inspect_names_codecs_also_those_that_are_not_installed(tmp_path: Path, file: Path, capsys: Any) -> None:
+    path = tmp_path / "a.kv"
+    for code, name in ((1, "zstd"), (4, "aes"), (99, "unknown")):
+        path.write_bytes(chunkfile.pack(b"k" * 32, b"n" * 32, b"x" * 100, codec=code, payload_bytes=150) + b"x" * 100)
+        assert main(["inspect", str(path), "--json", "--config", str(file)]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["codec"], facts["codec_name"], facts["ratio"], facts["payload"]) == (code, name, 1.5, "whole")
+        assert facts["decodable"] == "no: the file names no such codec"
