@@ -6,6 +6,7 @@ PYTHON ?= python3
 CORE := .venv/bin/python
 ENGINE := .venv-vllm/bin/python
 PYTEST_ARGS ?=
+POOL ?= nfs
 export PYTHON
 export PYTHONHASHSEED := 0
 
@@ -16,8 +17,10 @@ ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harnes
 .PHONY: demo test test-core test-vllm test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
+# POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
 demo: engine models
-	PYTHONPATH=tests $(ENGINE) -m demo.run $(DEMO_ARGS)
+	@if [ "$(POOL)" = s3 ]; then bash tests/env/s3_server.sh; fi
+	PYTHONPATH=tests $(ENGINE) -m demo.run --pool $(POOL) $(DEMO_ARGS)
 
 test: lint test-core test-vllm
 

@@ -1,5 +1,5 @@
 /* An S3 server that costs next to nothing, so that a benchmark measures its client: a thread per connection, no
- * signatures checked, and of each object only the size and the first 4096 bytes are kept.  The rest is read into one
+ * signatures checked, and of each object only the size and the first 8192 bytes are kept.  The rest is read into one
  * buffer and answered as zeros.  Knows PUT, GET with one range from its start, HEAD and DELETE; nothing else.
  *
  * cc -O2 -pthread -o s3_stub s3_stub.c && ./s3_stub     prints "port N", serves on loopback, ends with its stdin.
@@ -14,13 +14,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define KEPT 4096
+#define KEPT 8192
 #define MOST 65536
 #define PIECE (1 << 20)
 
 struct object {
     char path[256];
     size_t size;
+    int gone;
     char head[KEPT];
 };
 
@@ -57,6 +58,7 @@ static int put(int fd, const char *path, size_t size, char *body, size_t have) {
     size_t done = 0;
     snprintf(made->path, sizeof made->path, "%s", path);
     made->size = size;
+    made->gone = 0;
     memset(made->head, 0, KEPT);
     while (done < size) {
         char *data = have ? body : piece;
@@ -84,7 +86,7 @@ static int get(int fd, const char *path, const char *range, int body) {
     int found = 0;
     pthread_mutex_lock(&lock);
     struct object *object = *slot(path);
-    if (object) {
+    if (object && !object->gone) {
         found = 1;
         size = object->size;
         memcpy(head, object->head, KEPT);
@@ -130,6 +132,7 @@ static void *serve(void *argument) {
         }
         *end = 0;
         if (sscanf(buffer, "%7s %255s", method, path) != 2) goto over;
+        path[strcspn(path, "?")] = 0;
         char *body = end + 4;
         have -= body - buffer;
         const char *length = field(buffer, "\r\nContent-Length:"), *range = field(buffer, "\r\nRange:");
@@ -141,7 +144,7 @@ static void *serve(void *argument) {
         } else if (!strcmp(method, "DELETE")) {
             pthread_mutex_lock(&lock);
             struct object *object = *slot(path);
-            if (object) object->size = 0;
+            if (object) object->gone = 1;
             pthread_mutex_unlock(&lock);
             const char *gone = "HTTP/1.1 204 No Content\r\n\r\n";
             failed = send_all(fd, gone, strlen(gone), 0);

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.outputs import difference
 
 from demo.deployment import Deployment
+from demo.pool import Pool
 from demo.progress import say
 from demo.turns import HITS, LOGPROBS, settled
 from kvhub import chunkfile
 
 
-def falsify(path: Path) -> None:
+def falsify(pool: Pool, name: str) -> None:
     """Turn a chunk's payload by a third and give it a header that vouches for it: wrong KV that looks right."""
-    data = path.read_bytes()
+    data = pool.read(name)
     header = chunkfile.parse(data)
     payload = data[chunkfile.HEADER_BYTES :]
     by = len(payload) // 3 // 256 * 256
@@ -29,9 +28,7 @@ def falsify(path: Path) -> None:
         payload_bytes=header.payload_bytes,
         created_ns=header.created_ns,
     )
-    replacement = path.with_suffix(".replacement")
-    replacement.write_bytes(head + payload)
-    replacement.rename(path)
+    pool.replace(name, head + payload)
 
 
 def control(run: Deployment, prompt: list[int], *, max_tokens: int) -> list[str]:
@@ -41,8 +38,8 @@ def control(run: Deployment, prompt: list[int], *, max_tokens: int) -> list[str]
     found = []
     for falsified in (False, True):
         if falsified:
-            for path in run.chunks():
-                falsify(path)
+            for name in run.pool.chunks():
+                falsify(run.pool, name)
         run.prefill.forget_prefixes()
         before = run.prefill.metrics()
         answer = run.prefill.stream(prompt, max_tokens=max_tokens, logprobs=LOGPROBS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import attrs
 from harness.paths import ROOT, model
 from harness.serving import Engine, FrontProcess, connector
 
+from demo.pool import Pool, opened
 from demo.progress import say
 
 CHUNK_TOKENS = 64
@@ -21,7 +21,7 @@ chunk_tokens: {chunk_tokens}
 limits: {{lookup: 5s}}                   # a busy laptop must not turn hits into misses here
 stores:
   host: {{use: host, capacity: 256MiB}}
-  pool: {{use: nfs, root: "{pool}"}}
+  pool: {pool}
 transports:
   wire: {{use: ucx, listen: "127.0.0.1:0", path: message}}   # through UCX, as between machines
 roles:
@@ -43,7 +43,7 @@ class Deployment:
     decode: Engine
     plain: Engine
     front: FrontProcess
-    pool: Path
+    pool: Pool
 
     def restart_prefill(self) -> None:
         """Stop the prefill engine and start it again: nothing of the conversation is left in its memory."""
@@ -52,20 +52,13 @@ class Deployment:
         self.prefill.start()
         say(f"prefill serves again after {self.prefill.ready():.0f} s")
 
-    def chunks(self) -> list[Path]:
-        """Files of whole chunks and tails in the pool."""
-        return [path for path in self.pool.rglob("*.kv") if ".tmp" not in path.parts]
-
 
 @contextmanager
-def deployed(model_name: str) -> Iterator[Deployment]:
+def deployed(model_name: str, pool_kind: str) -> Iterator[Deployment]:
     """Start everything, wait until it serves, and stop it at the end."""
     home = ROOT / ".demo"
     shutil.rmtree(home, ignore_errors=True)
-    pool = home / "pool"
-    pool.mkdir(parents=True)
     config = home / "kvhub.yaml"
-    config.write_text(YAML.format(chunk_tokens=CHUNK_TOKENS, pool=pool))
     weights = model(model_name)
 
     def engine(name: str, role: str | None) -> Engine:
@@ -74,10 +67,12 @@ def deployed(model_name: str) -> Iterator[Deployment]:
             name, weights, home / f"{name}.log", transfer=transfer, block_size=BLOCK_TOKENS, kv_bytes=128 << 20
         )
 
-    prefill, decode, plain = engine("prefill", "prefill"), engine("decode", "decode"), engine("plain", None)
-    front = FrontProcess([prefill.url], [decode.url], home / "front.log")
-    say(f"starting three vLLM engines and the front (logs and pool in {home.relative_to(ROOT)}/)")
     with ExitStack() as running:
+        pool = running.enter_context(opened(pool_kind, home))
+        config.write_text(YAML.format(chunk_tokens=CHUNK_TOKENS, pool=pool.options))
+        prefill, decode, plain = engine("prefill", "prefill"), engine("decode", "decode"), engine("plain", None)
+        front = FrontProcess([prefill.url], [decode.url], home / "front.log")
+        say(f"starting three vLLM engines and the front (logs and pool in {home.relative_to(ROOT)}/)")
         for process in (prefill, decode, plain, front):
             running.enter_context(process)
         for process in (plain, prefill, decode, front):

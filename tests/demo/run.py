@@ -1,9 +1,9 @@
 """The main job, shown: a conversation on a prefill and a decode engine that share KV through kvhub.
 
-Prefill sends each turn's KV over UCX to decode; decode writes what it received and what it generated to a pool
-directory; the next turn's prefill, whose own memory is empty, takes the history from there.  Every turn is compared
-with a plain engine's.  Exits with 1 when a token differs, when a later turn hits less than the pool holds, when a
-logprob differs by more than the engine's own runs do, or when wrong KV goes unnoticed.
+Prefill sends each turn's KV over UCX to decode; decode writes what it received and what it generated to a pool, a
+directory or an S3 bucket; the next turn's prefill, whose own memory is empty, takes the history from there.  Every
+turn is compared with a plain engine's.  Exits with 1 when a token differs, when a later turn hits less than the pool
+holds, when a logprob differs by more than the engine's own runs do, or when wrong KV goes unnoticed.
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ def report(played: Sequence[Turn], allowed: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="tiny-llama", help="one of the tiny models (default: %(default)s)")
+    parser.add_argument(
+        "--pool", choices=("nfs", "s3"), default="nfs", help="a directory, or a real S3 server's bucket"
+    )
     parser.add_argument("--turns", type=int, default=4, help="at least 4 (default: %(default)s)")
     given = parser.parse_args()
     start = time.monotonic()
     try:
-        with deployed(given.model) as run:
+        with deployed(given.model, given.pool) as run:
             played = converse(run, max(given.turns, 4))
             allowed = max(NOISE, FACTOR * max(turn.own_gap for turn in played))
             problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(allowed)]

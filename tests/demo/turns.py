@@ -122,9 +122,9 @@ def written_back(run: Deployment, whole: int, *, deadline: float = 20.0) -> floa
     A next turn that comes earlier hits less; here it should hit all, so that the table can be read.
     """
     start = time.monotonic()
-    while len(run.chunks()) < whole + 1:
+    while len(run.pool.chunks()) < whole + 1:
         if time.monotonic() - start > deadline:
-            say(f"after {deadline:g} s the pool holds {len(run.chunks())} files; {whole} chunks and a tail were due")
+            say(f"after {deadline:g} s the pool holds {len(run.pool.chunks())} objects; {whole} and a tail were due")
             break
         time.sleep(0.05)
     return time.monotonic() - start

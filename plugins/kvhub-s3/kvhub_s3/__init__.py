@@ -6,8 +6,9 @@
 
 The key's digits come first so that a bucket that splits its load by prefix can split it evenly.
 
-`config` is the options, `client` the calls on a bucket and their bounds in time, `failures` what can go wrong in
-words, `probe` the try at start, `rest` and `uploads` what obstore cannot do, and `store` is the store.
+`config` is the options, `client` the calls on a bucket and their bounds in time, `download` the way of chunks into
+their slots, `failures` what can go wrong in words, `probe` the try at start, `rest` and `uploads` what obstore cannot
+do, `store` the store, and `medium` with `leases` what housekeeping asks.
 """
 
 from kvhub import hookimpl

@@ -11,15 +11,21 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from datetime import timedelta
+from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import attrs
 import obstore
 from obstore import exceptions
 from obstore.store import S3Store
 
+from kvhub.chunkfile import PayloadChecksum
 from kvhub_s3 import failures
 from kvhub_s3.config import BucketConfig, Secrets
+from kvhub_s3.download import Downloads, Empty, Found, Read
+from kvhub_s3.rest import tls_of
 
 ONE_PUT = 64 << 20
 """Bytes up to which an object goes up in one request."""
@@ -28,22 +34,14 @@ PIECE = 64 << 10
 seen in time; large enough that the calls cost little."""
 MOST_TRIES = 4
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+SIGNED_FOR = timedelta(minutes=5)
+"""How long the address of a download is good: for clocks that differ, since it is used at once."""
 ASK_WHY_SECONDS = 10.0
 """How often at most a refusal without a word is asked for its reason."""
 
 T = TypeVar("T")
 _used_in: int | None = None
 """The process in which obstore's threads were started.  They do not survive a fork, and calls would hang for ever."""
-
-
-class Found(NamedTuple):
-    """An object as it was when it was seen; equal only for the very same one, as far as the server can tell."""
-
-    size: int
-    tag: str
-    """Its ETag; empty where the server gives none."""
-    modified: int
-    """Seconds since 1970 on the server's clock: answers to reads and listings agree to the second only."""
 
 
 def hold_to_process() -> None:
@@ -70,6 +68,8 @@ class Client:
     report: Callable[[str, int], None] = lambda name, count: None
     _reads: S3Store | None = attrs.field(default=None, init=False)
     _writes: S3Store | None = attrs.field(default=None, init=False)
+    _downloads: Downloads | None = attrs.field(default=None, init=False)
+    """The way of reads; None leaves them to obstore."""
     _bulk: S3Store | None = attrs.field(default=None, init=False)
     _asked_why: float = attrs.field(default=float("-inf"), init=False)
 
@@ -79,10 +79,29 @@ class Client:
         config = self.config
         self._reads = self._store(timeout=f"{config.load_timeout}s", read_timeout=f"{config.stall_timeout}s")
         self._writes = self._store(timeout=f"{config.save_timeout}s")
+        base = urlsplit(config.base())
+        if not {base.scheme, "all"} & getproxies().keys() or proxy_bypass(base.hostname or ""):
+            self._downloads = Downloads(
+                config.connect_timeout, config.stall_timeout, config.load_timeout, tls_of(config), self.time_left
+            )
 
     def close(self) -> None:
         """Let go of the connections; calls under way end on their own."""
         self._reads = self._writes = self._bulk = None
+        if self._downloads is not None:
+            self._downloads.close()
+
+    def choose_way(self, absent: str) -> None:
+        """Leave reads to obstore where it can read and we cannot: it may trust other authorities, for instance.
+
+        `absent` is a key without an object.  Raises `Failure` where neither can.
+        """
+        byte = memoryview(bytearray(1))
+        try:
+            self.read(absent, byte, byte[1:])
+        except failures.Failure:
+            self._downloads = None
+            self.read(absent, byte, byte[1:])
 
     def head(self, key: str) -> Found | None:
         """The object, or None where there is none."""
@@ -96,9 +115,20 @@ class Client:
                 self.read(key, byte, byte[1:])
             raise
 
-    def read(self, key: str, header: memoryview, payload: memoryview) -> Found | None:
+    def read(self, key: str, header: memoryview, payload: memoryview) -> Read | None:
         """Fill `header`, then `payload`, as far as the object goes; None where there is none."""
         return self._tried(lambda: _absent_is_none(lambda: self._read(key, header, payload)))
+
+    def _read(self, key: str, header: memoryview, payload: memoryview) -> Read | None:
+        downloads = self._downloads
+        if not header.nbytes + payload.nbytes:
+            return Read(_found(obstore.head(self._reading(), key)), b"")
+        if downloads is None:
+            return self._read_by_obstore(key, header, payload)
+        try:
+            return downloads.get(obstore.sign(self._reading(), "GET", key, SIGNED_FOR), header, payload)
+        except Empty:
+            return Read(_found(obstore.head(self._reading(), key)), b"")
 
     def put(self, key: str, *parts: bytes | memoryview, create: bool = False) -> bool:
         """Store the parts as one object; False where `create` and there is one.  They are not joined first."""
@@ -109,8 +139,8 @@ class Client:
     def small(self, key: str, most: int = 1 << 20) -> tuple[bytes, Found] | None:
         """A small object's bytes, up to `most`; None where there is none."""
         data = memoryview(bytearray(most))
-        found = self.read(key, data, data[most:])
-        return None if found is None else (bytes(data[: found.size]), found)
+        there = self.read(key, data, data[most:])
+        return None if there is None else (bytes(data[: there.found.size]), there.found)
 
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is removed already."""
@@ -203,15 +233,14 @@ class Client:
             time.sleep(pause)
         raise failure
 
-    def _read(self, key: str, header: memoryview, payload: memoryview) -> Found:
-        room = header.nbytes + payload.nbytes
-        if not room:
-            return _found(obstore.head(self._reading(), key))
+    def _read_by_obstore(self, key: str, header: memoryview, payload: memoryview) -> Read:
+        room, first = header.nbytes + payload.nbytes, header.nbytes
+        checksum = PayloadChecksum()
         try:
             answer = obstore.get(self._reading(), key, options={"range": (0, room)})
         except exceptions.BaseError as error:
             if failures.unsatisfiable(error):
-                return _found(obstore.head(self._reading(), key))
+                return Read(_found(obstore.head(self._reading(), key)), b"")
             raise
         found = _found(answer.meta)
         got = 0
@@ -221,15 +250,17 @@ class Client:
                 raise failures.Timeout("the deadline passed while the answer came")
             if got + data.nbytes > room:
                 raise failures.Broken("more bytes than were asked for")
-            if got < header.nbytes:
-                first = min(header.nbytes - got, data.nbytes)
-                header[got : got + first] = data[:first]
-                data, got = data[first:], got + first
-            payload[got - header.nbytes : got - header.nbytes + data.nbytes] = data
+            if got < first:
+                head = data[: first - got]
+                header[got : got + head.nbytes] = head
+                data, got = data[head.nbytes :], got + head.nbytes
+            copied = payload[got - first : got - first + data.nbytes]
+            copied[:] = data
+            checksum.add(copied)
             got += data.nbytes
         if got != min(found.size, room):
             raise failures.Broken("fewer bytes than the object has")
-        return found
+        return Read(found, checksum.digest())
 
     def _put(self, key: str, parts: Sequence[bytes | memoryview], create: bool) -> bool:
         try:

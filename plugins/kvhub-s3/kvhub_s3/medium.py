@@ -17,8 +17,9 @@ from contextlib import contextmanager, suppress
 from kvhub.errors import KvhubError
 from kvhub.pool.medium import SHARDS, SPACE, Entry, Leftover, Medium, Room, Space
 from kvhub_s3 import failures, leases, probe, uploads
-from kvhub_s3.client import Client, Found
+from kvhub_s3.client import Client
 from kvhub_s3.config import BucketConfig, named_secrets
+from kvhub_s3.download import Found
 from kvhub_s3.names import Names, chunk_of
 from kvhub_s3.rest import rest_of
 
@@ -99,8 +100,8 @@ class BucketMedium(Medium):
 
     def read(self, space: str, name: str, into: memoryview) -> Entry | None:
         with self._told():
-            found = self._client.read(self._names.chunk(space, name), into, into[len(into) :])
-            return None if found is None else _entry(name, found)
+            there = self._client.read(self._names.chunk(space, name), into, into[len(into) :])
+            return None if there is None else _entry(name, there.found)
 
     def remove(self, space: str, entries: Sequence[Entry]) -> list[Entry]:
         with self._told():

@@ -21,10 +21,9 @@ def refusal(member: str, bucket: str, base: str, failure: failures.Failure) -> K
 def look(client: Client, names: Names) -> None:
     """See that a miss is told from a refusal; writes nothing.  Raises `Failure`."""
     absent = names.scratch(secrets.token_hex(16))
-    nothing = memoryview(bytearray(1))
     try:
         # A GET first: its answer has a body that says why, a HEAD's has none.
-        client.read(absent, nothing, nothing[1:])
+        client.choose_way(absent)
         client.head(absent)
     except failures.Denied as denied:
         if type(denied) is failures.Denied and "AccessDenied" in str(denied):

@@ -86,6 +86,21 @@ class Rest:
             connection.close()
 
 
+def tls_of(config: BucketConfig) -> ssl.SSLContext | None:
+    """How the bucket's server is trusted; None where it is asked in the clear.
+
+    Raises OSError for a `ca_file` that cannot be read.
+    """
+    if not config.base().startswith("https:"):
+        return None
+    tls = ssl.create_default_context()
+    if config.ca_file is not None:
+        tls.load_verify_locations(config.ca_file)
+    if not config.verify_tls:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
+
+
 def rest_of(config: BucketConfig, secrets: Secrets | None) -> Rest | None:
     """What to ask a configured bucket with; None where the credentials are an instance's, which only obstore has.
 
@@ -94,11 +109,4 @@ def rest_of(config: BucketConfig, secrets: Secrets | None) -> Rest | None:
     known = secrets or plain_secrets()
     if known is None:
         return None
-    base, tls = config.base(), None
-    if base.startswith("https:"):
-        tls = ssl.create_default_context()
-        if config.ca_file is not None:
-            tls.load_verify_locations(config.ca_file)
-        if not config.verify_tls:
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    return Rest(base, config.region_name(), known, tls=tls)
+    return Rest(config.base(), config.region_name(), known, tls=tls_of(config))

@@ -13,8 +13,9 @@ from kvhub.pool.medium import SHARDS
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import MemberContext
 from kvhub_s3 import failures, probe, uploads
-from kvhub_s3.client import Client, Found
+from kvhub_s3.client import Client
 from kvhub_s3.config import BucketConfig, named_secrets
+from kvhub_s3.download import Found
 from kvhub_s3.names import Names, chunk_of
 from kvhub_s3.rest import Rest, rest_of
 
@@ -99,8 +100,8 @@ class BucketStore(BlockingStore):
         return found is not None and found.size >= HEADER_BYTES
 
     def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
-        found = self._noted(lambda client: client.read(self._key(name), header, payload))
-        return None if found is None else Seen(found.size, found)
+        there = self._noted(lambda client: client.read(self._key(name), header, payload))
+        return None if there is None else Seen(there.found.size, there.found, there.checksum)
 
     def write(self, name: str, header: bytes, payload: memoryview) -> bool:
         create = self._refuses_to_overwrite

@@ -11,8 +11,8 @@ from kvhub.errors import KvhubError
 from kvhub.pool.medium import Leftover, Medium
 from kvhub.testing.medium import NAMESPACE, MediumContract, chunk, name_of, space_of
 from kvhub_s3 import BucketStore, leases
-from kvhub_s3.client import Found
 from kvhub_s3.config import BucketConfig
+from kvhub_s3.download import Found
 from kvhub_s3.medium import LOOK_ONE_BY_ONE
 
 HOME = space_of(NAMESPACE).id
