@@ -106,7 +106,7 @@ class Client:
     def head(self, key: str) -> Found | None:
         """The object, or None where there is none."""
         try:
-            return self._tried(lambda: _absent_is_none(lambda: _found(obstore.head(self._reading(), key))))
+            return self._tried(lambda: _absent_is_none(lambda: self._head(key)))
         except failures.Denied:
             if time.monotonic() - self._asked_why > ASK_WHY_SECONDS:
                 self._asked_why = time.monotonic()
@@ -119,16 +119,23 @@ class Client:
         """Fill `header`, then `payload`, as far as the object goes; None where there is none."""
         return self._tried(lambda: _absent_is_none(lambda: self._read(key, header, payload)))
 
+    def _head(self, key: str) -> Found | None:
+        downloads = self._downloads
+        if downloads is None:
+            return _found(obstore.head(self._reading(), key))
+        return downloads.head(obstore.sign(self._reading(), "HEAD", key, SIGNED_FOR))
+
     def _read(self, key: str, header: memoryview, payload: memoryview) -> Read | None:
         downloads = self._downloads
-        if not header.nbytes + payload.nbytes:
-            return Read(_found(obstore.head(self._reading(), key)), b"")
-        if downloads is None:
-            return self._read_by_obstore(key, header, payload)
-        try:
-            return downloads.get(obstore.sign(self._reading(), "GET", key, SIGNED_FOR), header, payload)
-        except Empty:
-            return Read(_found(obstore.head(self._reading(), key)), b"")
+        if header.nbytes + payload.nbytes:
+            try:
+                if downloads is None:
+                    return self._read_by_obstore(key, header, payload)
+                return downloads.get(obstore.sign(self._reading(), "GET", key, SIGNED_FOR), header, payload)
+            except Empty:
+                pass
+        found = self._head(key)
+        return None if found is None else Read(found, b"")
 
     def put(self, key: str, *parts: bytes | memoryview, create: bool = False) -> bool:
         """Store the parts as one object; False where `create` and there is one.  They are not joined first."""
@@ -240,7 +247,7 @@ class Client:
             answer = obstore.get(self._reading(), key, options={"range": (0, room)})
         except exceptions.BaseError as error:
             if failures.unsatisfiable(error):
-                return Read(_found(obstore.head(self._reading(), key)), b"")
+                raise Empty from None
             raise
         found = _found(answer.meta)
         got = 0

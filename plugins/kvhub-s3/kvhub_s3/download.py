@@ -1,8 +1,8 @@
 """`Downloads`: chunks right from the socket into their slots, for a third of the CPU that obstore takes.
 
-obstore signs the address, so that any credentials will do, and this asks for it: `GET` with a range, one answer after
-the other on connections that are kept.  Every wait ends at the server's longest silence or the caller's deadline,
-whichever is nearer.
+obstore signs the address, so that any credentials will do, and this asks for it: `HEAD`, or `GET` with a range, one
+answer after the other on connections that are kept.  Every wait ends at the server's longest silence or the caller's
+deadline, whichever is nearer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -28,6 +29,7 @@ PIECE = 1 << 20
 """The most that is taken off the socket at a time, so that it still is in the cache when it is hashed."""
 IDLE_SECONDS = 15.0
 """Below what servers wait before they close a connection: AWS about 20 s."""
+T = TypeVar("T")
 _TOTAL = re.compile(r"bytes 0-\d+/(\d+)")
 _CODE = re.compile(rb"<Code>\s*(\w{1,64})\s*</Code>")
 
@@ -69,6 +71,18 @@ class _Connection:
 
 
 @attrs.define
+class _Answer:
+    connection: _Connection
+    status: int
+    fields: dict[str, str]
+    """The head's fields, names in lower case."""
+    rest: bytes
+    """What came of the body with the head."""
+    over: bool = False
+    """Whether nothing more of it is to come."""
+
+
+@attrs.define
 class Downloads:
     """Connections to one server.  Thread-safe; a call takes a connection of its own."""
 
@@ -85,17 +99,11 @@ class Downloads:
 
         Raises `Failure`, and Empty for an object of no bytes.
         """
-        end = time.monotonic() + self.load_timeout
-        try:
-            try:
-                return self._get(url, header, payload, end)
-            except _Stale:
-                self._drop_idle()
-                return self._get(url, header, payload, end)
-        except (OSError, ValueError) as error:
-            raise meaning(error) from None
-        except _Stale:
-            raise failures.Broken("the connection broke off") from None
+        return self._once_more_if_stale(lambda end: self._get(url, header, payload, end))
+
+    def head(self, url: str) -> Found | None:
+        """The object, or None where there is none.  Raises `Failure`."""
+        return self._once_more_if_stale(lambda end: self._head(url, end))
 
     def close(self) -> None:
         """Close what is idle; calls under way close theirs."""
@@ -103,49 +111,75 @@ class Downloads:
         self._drop_idle()
 
     def _drop_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().socket.close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().socket.close()
+
+    def _once_more_if_stale(self, call: Callable[[float], T]) -> T:
+        end = time.monotonic() + self.load_timeout
+        try:
+            try:
+                return call(end)
+            except _Stale:
+                self._drop_idle()
+                return call(end)
+        except (OSError, ValueError) as error:
+            raise meaning(error) from None
+        except _Stale:
+            raise failures.Broken("the connection broke off") from None
 
     def _get(self, url: str, header: memoryview, payload: memoryview, end: float) -> Read | None:
+        room = header.nbytes + payload.nbytes
+        with self._asking("GET", url, end, f"Range: bytes=0-{room - 1}\r\n") as answer:
+            length = int(answer.fields.get("content-length", "-1"))
+            if answer.status not in (200, 206) or length < 0:
+                body = self._small(answer, length, end)
+                answer.over = body is not None
+                _hold_to_absent(answer.status, body or b"")
+                return None
+            if length > room:
+                raise failures.Broken("more bytes than were asked for")
+            checksum = self._body(answer, length, header, payload, end)
+            answer.over = True
+            total = _TOTAL.match(answer.fields.get("content-range", ""))
+            found = _found(int(total[1]) if total else length, answer.fields)
+            if length != min(found.size, room):
+                raise failures.Broken("fewer bytes than the object has")
+            return Read(found, checksum)
+
+    def _head(self, url: str, end: float) -> Found | None:
+        with self._asking("HEAD", url, end) as answer:
+            answer.over = True
+            if answer.status != 200:
+                _hold_to_absent(answer.status, b"")
+                return None
+            return _found(int(answer.fields["content-length"]), answer.fields)
+
+    @contextmanager
+    def _asking(self, method: str, url: str, end: float, more: str = "") -> Iterator[_Answer]:
+        """One request on a connection that is kept if its answer is over by the end of the block."""
         to = urlsplit(url)
         connection = self._connected(to.hostname or "", to.port or (443 if to.scheme == "https" else 80))
-        good = False
+        answer = None
         try:
-            last = header.nbytes + payload.nbytes - 1
-            line = f"GET {to.path}?{to.query} HTTP/1.1\r\nHost: {to.netloc}\r\nRange: bytes=0-{last}\r\n\r\n"
-            status, fields, rest = self._asked(connection, line.encode(), end)
-            length = int(fields.get("content-length", "-1"))
-            if status not in (200, 206) or length < 0:
-                body = self._small(connection, rest, length, end)
-                good = body is not None
-                _hold_to_absent(status, body or b"")
-                return None
-            if length > last + 1:
-                raise failures.Broken("more bytes than were asked for")
-            read = self._body(connection, rest, length, header, payload, end)
-            total = _TOTAL.match(fields.get("content-range", ""))
-            good = fields.get("connection", "").lower() != "close"
-            size = int(total[1]) if total else length
-            if length != min(size, last + 1):
-                raise failures.Broken("fewer bytes than the object has")
-            made = parsedate_to_datetime(fields["last-modified"]) if "last-modified" in fields else None
-            return Read(Found(size, fields.get("etag", ""), int(made.timestamp()) if made else 0), read)
+            head = f"{method} {to.path}?{to.query} HTTP/1.1\r\nHost: {to.netloc}\r\n{more}\r\n"
+            answer = self._asked(connection, head.encode(), end)
+            yield answer
         finally:
-            if good and not self._closed:
+            keeps = answer is not None and answer.over and answer.fields.get("connection", "").lower() != "close"
+            if keeps and not self._closed:
                 connection.fresh, connection.used = False, time.monotonic()
                 self._idle.append(connection)
             else:
                 connection.socket.close()
 
     def _connected(self, host: str, port: int) -> _Connection:
-        while self._idle:
-            try:
+        with suppress(IndexError):
+            while True:
                 kept = self._idle.pop()
-            except IndexError:
-                break
-            if time.monotonic() - kept.used < IDLE_SECONDS:
-                return kept
-            kept.socket.close()
+                if time.monotonic() - kept.used < IDLE_SECONDS:
+                    return kept
+                kept.socket.close()
         bare = socket.create_connection((host, port), min(self.connect_timeout, max(0.001, self.time_left())))
         try:
             bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -157,8 +191,8 @@ class Downloads:
     def _patience(self, end: float) -> float:
         return min(self.stall_timeout, end - time.monotonic(), self.time_left())
 
-    def _asked(self, connection: _Connection, request: bytes, end: float) -> tuple[int, dict[str, str], bytes]:
-        """Send, and take the head of the answer: status, fields in lower case, and what came of the body with it."""
+    def _asked(self, connection: _Connection, request: bytes, end: float) -> _Answer:
+        """Send, and take the head of the answer."""
         data = bytearray()
         try:
             connection.wait_at_most(self._patience(end))
@@ -175,30 +209,24 @@ class Downloads:
             raise
         first, *lines = data[:at].decode("latin-1").split("\r\n")
         fields = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
-        return int(first.split(" ", 2)[1]), fields, bytes(data[at + 4 :])
+        return _Answer(connection, int(first.split(" ", 2)[1]), fields, bytes(data[at + 4 :]))
 
-    def _small(self, connection: _Connection, rest: bytes, length: int, end: float) -> bytes | None:
+    def _small(self, answer: _Answer, length: int, end: float) -> bytes | None:
         """An error's body; None where it does not say its length or is large."""
         if not 0 <= length <= MOST_HEAD:
             return None
+        rest = answer.rest
         while len(rest) < length:
-            connection.wait_at_most(self._patience(end))
-            more = connection.socket.recv(length - len(rest))
+            answer.connection.wait_at_most(self._patience(end))
+            more = answer.connection.socket.recv(length - len(rest))
             if not more:
                 raise ConnectionResetError
             rest += more
         return rest
 
-    def _body(
-        self,
-        connection: _Connection,
-        rest: bytes,
-        length: int,
-        header: memoryview,
-        payload: memoryview,
-        end: float,
-    ) -> bytes:
-        """Take `length` bytes, of which `rest` have come, into the buffers; the payload's checksum."""
+    def _body(self, answer: _Answer, length: int, header: memoryview, payload: memoryview, end: float) -> bytes:
+        """Take `length` bytes into the buffers; the payload's checksum."""
+        connection, rest = answer.connection, answer.rest
         checksum = PayloadChecksum()
         for view, hashing in ((header[:length], False), (payload[: max(0, length - header.nbytes)], True)):
             got, hashed = min(len(rest), view.nbytes), 0
@@ -215,6 +243,11 @@ class Downloads:
                     raise failures.Broken("the connection broke off")
                 got += more
         return checksum.digest()
+
+
+def _found(size: int, fields: dict[str, str]) -> Found:
+    made = parsedate_to_datetime(fields["last-modified"]) if "last-modified" in fields else None
+    return Found(size, fields.get("etag", ""), int(made.timestamp()) if made else 0)
 
 
 def _hold_to_absent(status: int, body: bytes) -> None:
