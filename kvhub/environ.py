@@ -65,6 +65,8 @@ def _named_by_options(value: Any, key: str = "") -> set[str]:
     """Variables that options name: the text of every option called `env` or ending in `_env`."""
     if isinstance(value, Mapping):
         return set().union(*(_named_by_options(item, str(name)) for name, item in value.items()))
+    if isinstance(value, list | tuple):
+        return set().union(*(_named_by_options(item) for item in value))
     return {value} if isinstance(value, str) and (key == "env" or key.endswith("_env")) else set()
 
 

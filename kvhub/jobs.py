@@ -239,7 +239,8 @@ class Jobs:
         stored = completion.moved > 0 and any(outcome is Outcome.DONE for outcome in completion.outcomes)
         self._queues[job.member].left(job, stored)
         if batch.op == Op.LOAD and not batch.peer:
-            self._rates.loaded(job.member, completion.moved, time.monotonic() - job.started)
+            # Of payloads, since that is what a search asks for: a codec may move less.
+            self._rates.loaded(job.member, sum(completion.lengths), time.monotonic() - job.started)
         if job.waiting:
             self._judge(job, completion)
         self._ended.append((job, completion))

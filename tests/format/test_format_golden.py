@@ -12,6 +12,7 @@ from kvhub import chunkfile
 from kvhub.codec import About, Codecs
 from kvhub.layout import Layout
 from kvhub.plugins import Registry
+from kvhub.pool.look import check_whole
 from kvhub.tail import common_tokens, kept_tokens
 
 FROZEN = {
@@ -63,6 +64,15 @@ def test_headers_say_what_they_said(name: str) -> None:
     assert (header.created_ns, header.writer) == (made.CREATED, b"golden-writer-01")
     assert header.stored_bytes == len(payload)
     assert Layout.parse(header.layout).block_tokens == 4
+
+
+@pytest.mark.parametrize("name", sorted(FROZEN))
+def test_housekeeping_verifies_them_without_any_codec(name: str) -> None:
+    data = (made.FOLDER / name).read_bytes()
+    space, key = made.SPACE.digest.hex()[:32], golden(name)[0].key.hex()
+    assert check_whole(space, key, memoryview(data)).key.hex() == key
+    with pytest.raises(chunkfile.Damaged, match="checksum"):
+        check_whole(space, key, memoryview(data[:-1] + bytes([data[-1] ^ 1])))
 
 
 def test_a_plain_chunk_is_its_payload() -> None:

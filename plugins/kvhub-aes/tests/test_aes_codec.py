@@ -264,6 +264,16 @@ def test_options_name_variables_and_keys_are_never_shown(registry: Registry, tmp
         assert KEYS["KV_KEY"].hex() not in repr(vars(codec)) and repr(KEYS["KV_KEY"]) not in repr(vars(codec))
 
 
+def test_variables_of_keys_may_look_like_ours(registry: Registry, tmp_path) -> None:
+    """`KVHUB_...` is an option's variable elsewhere; one that an option names is not, in lists either."""
+    path = tmp_path / "one.yaml"
+    path.write_text(FILE.replace("KV_KEY", "KVHUB_KEY").replace("KV_OLD", "KVHUB_OLD"))
+    environ = {"KVHUB_KEY": "x", "KVHUB_OLD": "y"}
+    assert load(path, registry, environ=environ).encodings.codecs["secret"].options.key == KeySource("KVHUB_KEY")
+    with pytest.raises(ConfigError, match="environment KVHUB_OTHER: unknown variable"):
+        load(path, registry, environ=environ | {"KVHUB_OTHER": "z"})
+
+
 def codec_of(path, registry: Registry) -> AesCodec:
     path.write_text(FILE)
     entry = load(path, registry).encodings.codecs["secret"]
