@@ -164,7 +164,7 @@ def of(error: BaseException) -> Failure:
     if isinstance(error, Failure):
         return error
     text = str(error)
-    if "169.254." in text:  # the address where an instance asks for its own credentials
+    if "/latest/api/token" in text or "/latest/meta-data" in text:  # where an instance asks for its own credentials
         return NoCredentials("no credentials")
     status = _STATUS.search(text)
     if status is not None:

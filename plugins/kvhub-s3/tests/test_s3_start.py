@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import time
@@ -154,6 +155,36 @@ def test_the_default_chain_takes_the_usual_variables(open_pool, monkeypatch) -> 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     pool = open_pool(credentials=None)
     pool.keep({make_key("x"): b"x"})
+
+
+def test_E17_no_credentials_anywhere(refusal, monkeypatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
+    assert "needs credentials and none were found; name variables with 'credentials: {env: PREFIX}'" in refusal(
+        credentials=None
+    )
+
+
+def test_a_session_token_goes_along(open_pool, proxy: FaultProxy, monkeypatch) -> None:
+    monkeypatch.setenv("KVTEST_SESSION_TOKEN", "the-token")
+    with contextlib.suppress(KvhubError):  # the test's server knows no tokens
+        open_pool(endpoint=proxy.endpoint)
+    assert proxy.seen
+    assert all("the-token" in request.head for request in proxy.seen)
+
+
+def test_C15_no_checksum_header_and_no_trailer_is_sent(open_pool, proxy: FaultProxy) -> None:
+    """Some servers refuse them, others store the trailer as part of the object."""
+    pool = open_pool(endpoint=proxy.endpoint)
+    pool.keep({make_key("x"): b"x" * 5000})
+    puts = [request.head for request in proxy.seen if request.method == "PUT"]
+    assert puts
+    for head in puts:
+        assert "x-amz-content-sha256: unsigned-payload" in head
+        assert not [word for word in ("x-amz-checksum", "x-amz-trailer", "aws-chunked", "chunked") if word in head]
 
 
 def test_other_variables_do_not_undo_the_file(open_pool, monkeypatch) -> None:
