@@ -68,8 +68,10 @@ class Codec(abc.ABC):
     def encode(self, payload: memoryview, about: About) -> bytes | bytearray | memoryview | None:
         """What is to be stored, at most MOST_GROWTH bytes longer than `payload`; None to store the payload as it is.
 
-        `payload` is read-only and lent until the return.  None is for what does not get smaller and, from lossy
-        codecs, for tails (`kvhub.tail`) and for layouts that they do not know.
+        `payload` is read-only and lent until the return.  None is for what does not get smaller and, from lossy codecs,
+        for tails (`kvhub.tail`) and for layouts that they do not know.  An engine's thread may share this process: do
+        not hold the interpreter's lock for milliseconds, as filling a new bytearray and joining bytes do.  What is
+        returned may be memory that the same thread's next `encode` fills anew (`Scratch`).
         """
 
     @abc.abstractmethod
@@ -132,7 +134,10 @@ class Codecs:
         self.encoded = self.readable - {0}
 
     def encode(self, payload: memoryview, about: About) -> tuple[int, memoryview]:
-        """(codec byte, what to store).  Raises CodecError, with the codec's own error as its cause."""
+        """(codec byte, what to store, good until the same thread encodes again).
+
+        Raises CodecError, with the codec's own error as its cause.
+        """
         if self.own is None:
             return 0, payload
         try:

@@ -22,7 +22,7 @@ import attrs
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kvhub import KvhubError
-from kvhub.codec import About, Codec
+from kvhub.codec import About, Codec, Scratch
 from kvhub.errors import Foreign
 from kvhub_aes import keys
 from kvhub_aes.keys import ID_BYTES, KeySource
@@ -57,15 +57,17 @@ class AesCodec(Codec):
         secrets = [keys.read(config.key, f"codecs.{name}.key")]
         secrets += [keys.read(source, f"codecs.{name}.old[{at}]") for at, source in enumerate(config.old)]
         self._id = secrets[0].id
+        self._memory = Scratch()
         self._ciphers: Mapping[bytes, AESGCM] = {secret.id: AESGCM(secret.key) for secret in secrets}
         if len(self._ciphers) != len(secrets):
             raise KvhubError(f"codecs.{name}: two of its keys are the same; leave one out")
 
-    def encode(self, payload: memoryview, about: About) -> bytearray:
-        made = bytearray(payload.nbytes + GROWTH)
+    def encode(self, payload: memoryview, about: About) -> memoryview:
+        # New memory would cost more than encrypting: its pages are filled with zeros first.
+        made = self._memory.take(payload.nbytes)[: payload.nbytes + GROWTH]
         nonce = os.urandom(NONCE_BYTES)
         _HEAD.pack_into(made, 0, FORM, self._id, nonce)
-        self._ciphers[self._id].encrypt_into(nonce, payload, _bound(about), memoryview(made)[_HEAD.size :])
+        self._ciphers[self._id].encrypt_into(nonce, payload, _bound(about), made[_HEAD.size :])
         return made
 
     def decode(self, stored: memoryview, room: memoryview, about: About) -> int:

@@ -61,7 +61,7 @@ class _Eight(Codec):
     def _numbers(self, codes: Array) -> Array:
         """What codes, as bytes, stand for; float32."""
 
-    def encode(self, payload: memoryview, about: About) -> bytearray | None:
+    def encode(self, payload: memoryview, about: About) -> memoryview | None:
         layout = _known(about.layout)
         if layout is None or payload.nbytes % layout.block_bytes or not payload.nbytes:
             return None
@@ -69,11 +69,12 @@ class _Eight(Codec):
             return None
         items = np.frombuffer(payload, floats.STORED[layout.dtype])
         parts = view.vectors(items, layout)
-        made = bytearray(_HEAD.size + sum(_stored(array, axis) for array, axis in parts))
+        # Not a bytearray: that is filled with zeros first, and no other thread runs meanwhile.
+        made = np.empty(_HEAD.size + sum(_stored(array, axis) for array, axis in parts), np.uint8).data
         _HEAD.pack_into(made, 0, FORM)
         start = _HEAD.size
         for array, axis in parts:
-            scales, codes = _places(memoryview(made)[start:], array, axis)
+            scales, codes = _places(made[start:], array, axis)
             for piece in view.pieces(array, axis):
                 numbers = floats.to_float32(array[piece], layout.dtype)
                 top = np.abs(numbers).max(axis, keepdims=True)
