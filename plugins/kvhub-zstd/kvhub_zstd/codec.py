@@ -44,7 +44,7 @@ class ZstdConfig:
     level: int = attrs.field(
         default=1,
         converter=_level,
-        metadata={"help": "zstd's level; above 1 a few per cent smaller and several times slower, when saving only"},
+        metadata={"help": "zstd's level; above 1 saving takes several times longer, and KV gets hardly smaller"},
     )
 
 
