@@ -15,7 +15,7 @@ from kvhub.pool.medium import Entry, Medium
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _WIDTHS = ((_DAY, 60 * _DAY), (_HOUR, 3 * _DAY), (10 * _MINUTE, 6 * _HOUR))
-"""(width, age above which it is used); the age is that of the bin's end, so that no two bins overlap."""
+"""(width, age of the bin's end above which it is used).  A wider bin is taken or not as a whole, so none overlap."""
 MOST_SIZES = 64
 VERSION = 1
 

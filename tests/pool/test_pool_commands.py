@@ -29,7 +29,7 @@ def break_payload(path: Path) -> None:
 def test_stats_tell_how_much_there_is_and_of_what(house: House, run: Run) -> None:
     house.add(range(20), unused=2 * DAY)
     house.add(range(20, 23), unused=60.0, length=300)
-    house.add(range(5), namespace=OTHER)
+    house.add(range(5), unused=3 * DAY, namespace=OTHER)
     status, found, _ = run("stats")
     assert (status, found["chunks"], found["bytes"], found["tails"]) == (0, 28, house.used_bytes(), 3)
     assert found["place"] == str(house.root) and found["measured_seconds_ago"] < 60 and found["free_bytes"] > 0

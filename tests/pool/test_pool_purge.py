@@ -107,6 +107,24 @@ def test_a_copy_brings_what_is_missing_byte_for_byte(house: House, far: House, r
     assert far.stray() == [] and run("copy", *PATH, yaml=both)[1]["copied"] == 0
 
 
+def test_what_is_there_is_not_read_again(
+    house: House, far: House, run: Run, both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = [number for number in range(8000) if name_of(number).startswith("7f")]
+    house.add(numbers)
+    far.add(number for number in numbers if number != numbers[4])
+    reads, read = set(), DirectoryMedium.read
+
+    def spy(self: DirectoryMedium, space: str, name: str, into: memoryview) -> object:
+        reads.add(name)
+        return read(self, space, name, into)
+
+    monkeypatch.setattr(DirectoryMedium, "read", spy)
+    done = run("copy", *PATH, yaml=both)[1]
+    assert (done["copied"], done["there"], len(numbers) > 20) == (1, len(numbers) - 1, True)
+    assert reads == {name_of(numbers[4])}
+
+
 def test_A30_a_copy_takes_nothing_damaged_along(house: House, far: House, run: Run, both: Path) -> None:
     house.add(range(10))
     bad = house.add([100, 101])

@@ -13,6 +13,7 @@ from kvhub.errors import KvhubError
 from kvhub.pool.medium import Medium
 from kvhub.testing.medium import NAMESPACE, MediumContract, chunk, name_of, space_of
 from kvhub.testing.region import make_key, make_payload
+from kvhub.testing.stage import until
 from kvhub.types import Outcome
 from kvhub_nfs import DirectoryStore, LocalStore
 from kvhub_nfs.scratch import AGE_SECONDS
@@ -104,6 +105,13 @@ class TestDirectory(MediumContract):
             house.put(HOME, name_of(1), memoryview(chunk(name_of(1))))
 
 
+def settle(pool: object) -> None:
+    """Until everything that was noted has been touched."""
+    touches = pool.member._touches
+    until(lambda: not touches._waiting, 10.0, "touched")
+    touches.close(10.0)
+
+
 def test_local_stores_offer_it_too(tmp_path: Path) -> None:
     with LocalStore.medium(LocalStore.Config(root=tmp_path)) as medium:
         assert medium.describe() == str(tmp_path)
@@ -130,7 +138,7 @@ def test_a_load_moves_the_time_of_use_once_in_ten_minutes(open_pool: Callable[..
     os.utime(pool.path(keys[2]), (old, old))
     outcomes = pool.load(keys).outcomes
     assert outcomes == (Outcome.DONE, Outcome.DONE, Outcome.CORRUPT)
-    pool.member._touches.close(10.0)
+    settle(pool)
     assert pool.path(keys[0]).stat().st_mtime > old + 3000
     assert pool.path(keys[1]).stat().st_mtime == fresh
     assert not pool.path(keys[2]).exists()
@@ -142,7 +150,7 @@ def test_a_save_that_kept_what_was_there_is_a_use(open_pool: Callable[..., objec
     old = pool.path(key).stat().st_mtime - 3600
     os.utime(pool.path(key), (old, old))
     assert pool.save({key: make_payload("kept")}).outcomes == (Outcome.KEPT,)
-    pool.member._touches.close(10.0)
+    settle(pool)
     assert pool.path(key).stat().st_mtime > old + 3000
 
 
@@ -159,7 +167,7 @@ def test_a_touch_that_is_refused_is_counted_and_changes_nothing(
 
     monkeypatch.setattr(os, "utime", refuse)
     assert pool.read([key]) == [make_payload("refused")]
-    pool.member._touches.close(10.0)
+    settle(pool)
     assert pool.counts == {"touches_refused": 1}
 
 
