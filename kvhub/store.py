@@ -50,6 +50,10 @@ class Store(Member):
         raise KvhubError("this store offers no housekeeping: nothing outlives it, or its plugin does not support it")
 
 
+class Late(Exception):
+    """A call was given up because nobody waits for it any more (`BlockingStore.time_left`): no fault of the medium."""
+
+
 class Seen(int):
     """The size that `read` returns, with what tells that very object from a later one of the same name."""
 
@@ -166,7 +170,7 @@ class BlockingStore(Store):
     def time_left(self) -> float:
         """Seconds until nobody waits any more for what the calling worker is at; `inf` without a deadline.
 
-        For media that can end a call early.  Nothing needs to be done with it: a call may end whenever it does.
+        For media that can end a call early: by raising `Late`.  Nothing needs to be done with it, though.
         """
         return float(getattr(self._call, "deadline", float("inf"))) - time.monotonic()
 
@@ -265,6 +269,8 @@ class BlockingStore(Store):
                 return End(Outcome.DONE if self.has(name) else Outcome.MISS)
             self.drop(name)
             return End(Outcome.DONE)
+        except Late:
+            return End(Outcome.LATE, "deadline")
         except BaseException as error:  # a worker has nobody to hand even SystemExit to, and its batch must complete
             code = error.errno if isinstance(error, OSError) else None
             if code in _NO_ROOM:

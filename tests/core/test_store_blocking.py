@@ -10,7 +10,7 @@ import pytest
 
 from kvhub import chunkfile
 from kvhub.errors import MisuseError
-from kvhub.store import BlockingStore, Seen
+from kvhub.store import BlockingStore, Late, Seen
 from kvhub.testing.driver import Driver
 from kvhub.testing.region import CHUNK_BYTES, LAYOUT, make_context, make_key, make_payload
 from kvhub.testing.store import StoreContract
@@ -331,3 +331,14 @@ def test_authors_may_ask_how_long_somebody_waits(open_bench) -> None:
     bench.hub.find([KEY])
     assert 0.0 < left[0] <= 5.0
     assert left[1] == float("inf")
+
+
+def test_a_call_that_was_given_up_at_its_deadline_is_late_and_no_fault(open_bench) -> None:
+    class GivingUp(Shelf):
+        def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
+            raise Late
+
+    bench = open_bench(GivingUp)
+    done = bench.hub.load([KEY])
+    assert (done.outcomes, done.reason) == ((Outcome.LATE,), "deadline")
+    assert bench.counts.get("io_errors", 0) == 0

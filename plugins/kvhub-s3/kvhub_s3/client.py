@@ -22,6 +22,7 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from kvhub.chunkfile import PayloadChecksum
+from kvhub.store import Late
 from kvhub_s3 import failures
 from kvhub_s3.config import BucketConfig, Secrets
 from kvhub_s3.download import Downloads, Empty, Found, Read
@@ -225,11 +226,13 @@ class Client:
         return _open(self._writes)
 
     def _tried(self, call: Callable[[], T]) -> T:
-        """Run `call`; again, after a pause, where that may help and somebody waits.  Raises `Failure`."""
+        """Run `call`; again, after a pause, where that may help and somebody waits.  Raises `Failure` and Late."""
         hold_to_process()
         for pause in (*_pauses(), None):
             try:
                 return call()
+            except Late:
+                raise
             except Exception as error:
                 failure = failures.of(error)
             if isinstance(failure, failures.SlowDown):
@@ -254,7 +257,7 @@ class Client:
         for piece in answer.stream(PIECE):
             data = memoryview(piece)
             if self.time_left() <= 0:
-                raise failures.Timeout("the deadline passed while the answer came")
+                raise Late
             if got + data.nbytes > room:
                 raise failures.Broken("more bytes than were asked for")
             if got < first:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from kvhub.chunkfile import PayloadChecksum
+from kvhub.store import Late
 from kvhub_s3 import failures
 
 MOST_HEAD = 64 << 10
@@ -66,7 +67,7 @@ class _Connection:
 
     def wait_at_most(self, seconds: float) -> None:
         if seconds <= 0:
-            raise failures.Timeout("the deadline passed while the answer came")
+            raise TimeoutError
         self.socket.settimeout(seconds)
 
 
@@ -97,12 +98,12 @@ class Downloads:
     def get(self, url: str, header: memoryview, payload: memoryview) -> Read | None:
         """Fill `header`, then `payload`, as far as the object goes; None where there is none.
 
-        Raises `Failure`, and Empty for an object of no bytes.
+        Raises `Failure`, Late, and Empty for an object of no bytes.
         """
         return self._once_more_if_stale(lambda end: self._get(url, header, payload, end))
 
     def head(self, url: str) -> Found | None:
-        """The object, or None where there is none.  Raises `Failure`."""
+        """The object, or None where there is none.  Raises `Failure` and Late."""
         return self._once_more_if_stale(lambda end: self._head(url, end))
 
     def close(self) -> None:
@@ -124,6 +125,8 @@ class Downloads:
                 self._drop_idle()
                 return call(end)
         except (OSError, ValueError) as error:
+            if isinstance(error, TimeoutError) and self.time_left() <= 0:
+                raise Late from None
             raise meaning(error) from None
         except _Stale:
             raise failures.Broken("the connection broke off") from None
@@ -132,7 +135,9 @@ class Downloads:
         room = header.nbytes + payload.nbytes
         with self._asking("GET", url, end, f"Range: bytes=0-{room - 1}\r\n") as answer:
             length = int(answer.fields.get("content-length", "-1"))
-            if answer.status not in (200, 206) or length < 0:
+            if answer.status in (200, 206) and length < 0:
+                raise failures.Refused("an answer without its length")
+            if answer.status not in (200, 206):
                 body = self._small(answer, length, end)
                 answer.over = body is not None
                 _hold_to_absent(answer.status, body or b"")
@@ -153,6 +158,8 @@ class Downloads:
             if answer.status != 200:
                 _hold_to_absent(answer.status, b"")
                 return None
+            if "content-length" not in answer.fields:
+                raise failures.Refused("an answer without its length")
             return _found(int(answer.fields["content-length"]), answer.fields)
 
     @contextmanager

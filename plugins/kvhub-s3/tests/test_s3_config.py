@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import obstore
 import pytest
 from s3server import ACCESS, SECRET
 
 from kvhub.options import build
+from kvhub_s3.client import SIGNED_FOR, Client
 from kvhub_s3.config import BucketConfig, Secrets, named_secrets
 from kvhub_s3.rest import signature
 
@@ -69,6 +71,26 @@ def test_what_cannot_work_is_told_by_its_path(options: dict[str, object], words:
 )
 def test_where_the_bucket_is(options: dict[str, object], environ: dict[str, str], base: str) -> None:
     assert made(**options).base(environ) == base
+
+
+@pytest.mark.parametrize(
+    ("options", "begins"),
+    [
+        ({}, "https://kv-pool.s3.us-east-1.amazonaws.com/a/b?"),
+        ({"path_style": True, "region": "eu-west-1"}, "https://s3.eu-west-1.amazonaws.com/kv-pool/a/b?"),
+        ({"endpoint": "https://s3.x:9000"}, "https://s3.x:9000/kv-pool/a/b?"),
+        ({"endpoint": "https://s3.x:9000", "path_style": False}, "https://kv-pool.s3.x:9000/a/b?"),
+    ],
+)
+def test_what_is_asked_for(options: dict[str, object], begins: str) -> None:
+    """The address as obstore signs it, which tells how it was set up."""
+    client = Client(made(**options), Secrets(ACCESS, SECRET, "token"))
+    client.open()
+    url = obstore.sign(client._reading(), "GET", "a/b", SIGNED_FOR)
+    client.close()
+    assert url.startswith(begins)
+    assert "X-Amz-Security-Token=token" in url
+    assert SECRET not in url
 
 
 def test_an_address_in_the_clear_is_refused_from_the_environment_too() -> None:

@@ -20,7 +20,7 @@ DONE, KEPT, MISS, CORRUPT, FAILED, LATE = (
     Outcome.DONE, Outcome.KEPT, Outcome.MISS, Outcome.CORRUPT, Outcome.FAILED, Outcome.LATE,
 )  # fmt: skip
 KEY, OTHER, DATA = make_key("one"), make_key("two"), make_payload("one")
-STALL, SAVE = 0.4, 1.0
+STALL, SAVE = 0.6, 1.5
 MARGIN = 2.0
 """What a busy machine may add to a bound."""
 READS = ("GET", "HEAD")
@@ -116,8 +116,8 @@ def test_C16_no_try_goes_beyond_the_deadline(far, proxy, kind) -> None:
         deadline = time.monotonic() + 0.1
         batches = [far.submit(Op.FIND, [KEY], deadline=deadline), far.submit(Op.LOAD, [KEY], [40], deadline=deadline)]
         ends, took = timed(lambda: [far.wait(batch) for batch in batches])
-    assert all(done.outcomes[0] in (FAILED, LATE) for done in ends)
-    assert took < STALL + MARGIN / 2
+    assert [done.outcomes for done in ends] == [(LATE,), (LATE,)] if kind == "hang" else [(FAILED,), (FAILED,)]
+    assert took < 0.1 + MARGIN / 2
     assert far.read([KEY]) == [DATA]
 
 
