@@ -72,9 +72,10 @@ bench-wire: venv
 	@sh tests/benchmarks/nixl_env.sh .venv-nixl
 	$(CORE) tests/benchmarks/wire.py --nixl-python .venv-nixl/bin/python $(BENCH_ARGS)
 
-# Direct reads and writes are held against fio where it is installed, against a loop of our own elsewhere.
+# Direct reads and writes are held against fio where it is installed, against a loop of our own elsewhere; the file tiers
+# of vLLM and LMCache are measured where `make bench-vllm` has left their environment.
 bench-stores: venv
-	$(CORE) tests/benchmarks/stores.py $(BENCH_ARGS)
+	$(CORE) tests/benchmarks/stores.py $(addprefix --peer-python ,$(wildcard .venv-lmcache/bin/python)) $(BENCH_ARGS)
 
 bench-codecs: venv
 	$(CORE) tests/benchmarks/codecs.py $(BENCH_ARGS)

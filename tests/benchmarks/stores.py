@@ -102,6 +102,7 @@ class Bench:
         self.count = total // size
         self.other = raw.memory(total)
         self.rows: dict[str, Row] = {}
+        self.loads: list[float] = []
         self.turn = 0
         self.rounds = 0
 
@@ -213,6 +214,7 @@ class Bench:
                     lambda: self.timed(hub, Op.SAVE, keys),
                     lambda: raw.writes(beside, self.other, self.size, THREADS),
                 )
+                self.loads.append(self.timed(hub, Op.LOAD, keys))
 
     def direct(self) -> None:
         with self.place("direct") as root, self.place("fio") as beside:
@@ -239,6 +241,29 @@ class Bench:
         self.warm()
         self.buffered()
         self.direct()
+
+
+def peers(bench: Bench, python: Path, rounds: int) -> None:
+    """Other projects' file tiers after ours, as many rounds; none of them has a checksum, which ours always takes."""
+    program = Path(__file__).with_name("stores_peers.py")
+    words = [bench.folder, bench.total, bench.size, rounds, THREADS]
+    ended = subprocess.run([python, program, *map(str, words)], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        print(f"  peers: not measured, {ended.stderr.strip().splitlines()[-1:]}")
+        return
+    ours = {
+        "save, the page cache": bench.rows["directory, save to the page cache"].ours,
+        "load, the page cache": bench.loads,
+        "save, direct": bench.rows["directory, direct write"].ours,
+        "load, direct": bench.rows["directory, direct read"].ours,
+    }
+    for name, theirs in json.loads(ended.stdout.splitlines()[-1]).items():
+        own = ours[name.partition(", ")[2]]
+        print(
+            f"  {name + f', {bench.size // MIB} MiB':<42} ours to theirs {median(theirs) / median(own):5.2f}, fastest "
+            f"rounds {min(theirs) / min(own):5.2f}   {bench.total / median(own) / 1e9:6.2f} and "
+            f"{bench.total / median(theirs) / 1e9:6.2f} GB/s"
+        )
 
 
 # -- the host tier's policies
@@ -315,6 +340,7 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8, 32], help="MiB of a chunk")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-s3", action="store_true")
+    parser.add_argument("--peer-python", type=Path, help="of an environment with vLLM and LMCache (lmcache_env.sh)")
     parser.add_argument("--strict", action="store_true", help="exit with 3 if a goal is short")
     args = parser.parse_args()
     rows: list[Row] = []
@@ -330,9 +356,12 @@ def main() -> int:
             rows += bench.rows.values()
             for row in bench.rows.values():
                 print(row.line(bench.total), flush=True)
+            if args.peer_python:
+                peers(bench, args.peer_python, args.rounds)
     policy_costs()
     hit_ratios()
-    print("not measured here: LMCache's disk backends and vLLM's file tier (make bench-vllm runs LMCache whole)")
+    if not args.peer_python:
+        print("not measured: vLLM's file tier and LMCache's disk backends; give --peer-python (see lmcache_env.sh)")
     if args.json:
         args.json.write_text(json.dumps({row.name: attrs.asdict(row) for row in rows}))
     below = [row.name for row in rows if row.below]
