@@ -71,7 +71,7 @@ def tries(proxy: FaultProxy, method: str) -> int:
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
-@pytest.mark.parametrize("far", ["direct", "by obstore"], indirect=True)
+@pytest.mark.parametrize("far", ["direct", pytest.param("by obstore", marks=pytest.mark.slow)], indirect=True)
 def test_C16_C18_a_load_ends_in_time_and_says_why(far, proxy, kind, more, reason, bound) -> None:
     """No answer is ever taken for "not there", nothing is removed, and all is well when the fault is over."""
     with proxy.failing(kind, methods=("GET",), **more):
