@@ -136,6 +136,7 @@ class Hub:
         peer: Peer | None = None,
         promised: int = 0,
         tokens: Callable[[], Sequence[int]] | None = None,
+        tails: bool = True,
     ) -> Found | None:
         """How many leading tokens can be supplied; None while that is being found out: ask again.
 
@@ -143,13 +144,14 @@ class Hub:
         `computed` tokens are in the engine already and are not searched for.  `limit` bounds the hit.  A `peer` with
         `promised` tokens is asked where a transport stands in the route.  `tokens` supplies tokens that the chain does
         not have yet; with it the keys are computed on the pump, for prompts that would hold the engine's thread.
+        Without `tails` only full chunks are looked for, for engines that take nothing else.
         """
         with self.lock:
             search = self._searches.get(request)
             if search is not None:
                 return search.found
             limit = chain.tokens if limit is None else limit
-            search = Search(self, chain, computed=computed, limit=limit, peer=peer, promised=promised)
+            search = Search(self, chain, computed=computed, limit=limit, peer=peer, promised=promised, tails=tails)
             self._searches[request] = search
             if tokens is None and all(step.is_arena or step.is_transport for step in self.route.retrieve):
                 search.start()

@@ -25,12 +25,23 @@ FIRST_WINDOW = 128
 class Search:
     """One request's search.  `found` is None while it runs."""
 
-    def __init__(self, hub: Hub, chain: Chain, *, computed: int, limit: int, peer: Peer | None, promised: int) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        chain: Chain,
+        *,
+        computed: int,
+        limit: int,
+        peer: Peer | None,
+        promised: int,
+        tails: bool = True,
+    ) -> None:
         self.hub = hub
         self.chain = chain
         self.limit = limit
         self.peer = peer
         self.promised = promised
+        self.tails = tails
         self.first = computed // chain.chunk_tokens
         self.found: Found | None = None
         self.slots: dict[int, int] = {}
@@ -156,7 +167,7 @@ class Search:
             return
         size, chunk = self.chain.chunk_tokens, self.first + self._run()
         start = chunk * size
-        if start >= self.limit or not self.hub.measure.own.cuttable:
+        if start >= self.limit or not self.tails or not self.hub.measure.own.cuttable:
             self._finish(0)
             return
         if number == 0:

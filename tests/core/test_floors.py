@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS: dict[int, str] = {
     0: "conditions errors evict layout names pace pages rates types units yamlfile",
     1: "arena chunkfile codec environ keys member observe options roles workers",
-    2: "breaker demotion encodings engine hookspecs installed plan pump routes settings store tail transport",
+    2: "breaker demotion encodings engine hookspecs installed plan pump routes settings store tail transport weights",
     3: "accept builtin config jobs offers search sinks stream wire",
     4: "fetch opening orders plugins router",
     5: "hub pool requests",
@@ -37,8 +37,8 @@ IMPORTS = {"attrs": "attrs", "pyyaml": "yaml", "kvhub-kernels": "kvhub_kernels"}
 """Distribution -> what it is imported as, where that is not its own name with '_' for '-'."""
 ARROWS = {"plugins": set[str](), "adapters": {"kvhub_kernels"}, "kernels": set[str]()}
 """What of ours, besides the core, the packages of a folder may import."""
-HOSTS = {"kvhub_vllm": {"vllm"}, "kvhub_sglang": {"sglang"}}
-"""The engine that an adapter is loaded by: it is there already, under one of several distribution names."""
+HOSTS = {"kvhub_vllm": {"vllm"}, "kvhub_sglang": {"sglang", "transformers"}}
+"""The engine that an adapter is loaded by, and what that brings: there already, under one of several names."""
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvhub.keys import Context, Item
-from kvhub_vllm.facts import fingerprint
+from kvhub.weights import fingerprint
 
 
 @lru_cache(maxsize=256)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from kvhub.errors import ConfigError
 from kvhub.keys import Namespace
-
-SAMPLES = 16
-SAMPLE_BYTES = 65536
-_VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures")
+from kvhub.weights import model_namespace, weights_revision
 
 
 def check_model(config: Any) -> None:
@@ -80,7 +74,7 @@ def specs(group: Any) -> list[Any]:
 def namespace(config: Any, kv_cache_config: Any, model: Mapping[str, str], chunk_tokens: int) -> Namespace:
     """The namespace of this engine's KV.  Raises ConfigError when the weights cannot be told from others."""
     engine, cache = config.model_config, config.cache_config
-    revision = model.get("revision") or weights_revision(engine)
+    revision = model.get("revision") or weights_revision(str(engine.model), getattr(engine, "revision", None))
     if not revision:
         raise ConfigError(
             [
@@ -90,8 +84,6 @@ def namespace(config: Any, kv_cache_config: Any, model: Mapping[str, str], chunk
             where="kvhub in vLLM",
         )
     layers = {name: str(spec) for group in kv_cache_config.kv_cache_groups for name, spec in _layer_specs(group)}
-    text = engine.hf_text_config.to_dict()
-    facts = {name: value for name, value in text.items() if name not in _VOLATILE}
     extra = []
     if cache.cache_dtype != "auto":
         extra.append(("kv_cache_dtype", str(cache.cache_dtype)))
@@ -100,11 +92,13 @@ def namespace(config: Any, kv_cache_config: Any, model: Mapping[str, str], chunk
     speculative = getattr(config, "speculative_config", None)
     if speculative is not None:
         extra.append(("speculative", f"{speculative.method} {getattr(speculative, 'model', '')}"))
-    return Namespace(
-        model=model.get("id") or "+".join(engine.architectures or ["unknown"]),
+    return model_namespace(
+        named=model.get("id"),
+        architectures=engine.architectures,
         revision=revision,
         dtype=str(engine.dtype).removeprefix("torch."),
-        groups=json.dumps({"layers": len(layers), "config": facts}, sort_keys=True, default=str),
+        layers=len(layers),
+        config=engine.hf_text_config.to_dict(),
         chunk_tokens=chunk_tokens,
         extra=extra,
     )
@@ -116,33 +110,3 @@ def _layer_specs(group: Any) -> list[tuple[str, Any]]:
     if isinstance(inner, Mapping):
         return list(inner.items())
     return [(name, spec) for name in group.layer_names]
-
-
-def weights_revision(model_config: Any) -> str:
-    """What tells these weights from others: a digest of local files, or the hub's revision; "" if unknown."""
-    path = Path(str(model_config.model))
-    if path.is_dir():
-        return fingerprint(path)
-    revision = getattr(model_config, "revision", None)
-    return f"revision {revision}" if revision else ""
-
-
-def fingerprint(folder: Path) -> str:
-    """Digest of the weight files in a folder: their sizes and samples spread over each; "" without weights.
-
-    Reading all of a large model would delay the start by minutes.  Weights of another training differ in almost every
-    byte, so that 16 samples of 64 KiB per file tell them apart; an adversary who edits single weights in a
-    shared folder is not what this is for.
-    """
-    files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".gguf") and p.is_file())
-    if not files:
-        return ""
-    digest = hashlib.sha256()
-    for file in files:
-        size = file.stat().st_size
-        digest.update(size.to_bytes(8, "little"))
-        with file.open("rb") as data:
-            for at in range(SAMPLES):
-                data.seek(max(size - SAMPLE_BYTES, 0) * at // (SAMPLES - 1))
-                digest.update(data.read(SAMPLE_BYTES))
-    return f"files {digest.hexdigest()[:32]}"

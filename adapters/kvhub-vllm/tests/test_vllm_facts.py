@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvhub.errors import ConfigError
-from kvhub_vllm.facts import check_engine, check_model, fingerprint, namespace
+from kvhub_vllm.facts import check_engine, check_model, namespace
 
 
 class FullAttentionSpec:
@@ -124,17 +124,3 @@ def test_weights_that_cannot_be_told_are_refused() -> None:
     assert (
         namespace(config("org/model", revision="abc"), caches(FullAttentionSpec()), {}, 64).revision == "revision abc"
     )
-
-
-def test_a_fingerprint_sees_the_first_and_the_last_byte(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    data = bytearray(5_000_000)
-    file.write_bytes(data)
-    seen = {fingerprint(tmp_path)}
-    for at in (0, len(data) - 1):
-        data[at] ^= 1
-        file.write_bytes(data)
-        seen.add(fingerprint(tmp_path))
-    assert len(seen) == 3
-    file.unlink()
-    assert fingerprint(tmp_path) == ""

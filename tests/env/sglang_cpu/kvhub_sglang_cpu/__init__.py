@@ -1,0 +1,27 @@
+"""An SGLang plugin that lets HiCache run where device and host memory are both the CPU's.  Tests only."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def _unpinned(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    if "pin_memory" in kwargs:
+        kwargs["pin_memory"] = False
+    return args, kwargs
+
+
+def activate() -> None:
+    """Bind the CPU copies where the host pools import them from CUDA's package only, and never pin memory."""
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
+        return
+    import sgl_kernel.kvcacheio as kvcacheio
+    from sglang.srt.mem_cache.pool_host import mha, mla
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for module in (mha, mla):
+        for name in vars(kvcacheio):
+            if name.startswith("transfer_kv_"):
+                setattr(module, name, getattr(kvcacheio, name))
+    HookRegistry.register("sglang.srt.mem_cache.pool_host.base.HostKVCache.__init__", _unpinned, HookType.BEFORE)
