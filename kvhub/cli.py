@@ -1,4 +1,5 @@
-"""What operators type: `kvhub plugins`, `kvhub check FILE`, `kvhub inspect CHUNK`, `kvhub pool COMMAND FILE`.
+"""What operators type: `kvhub plugins`, `kvhub check FILE`, `kvhub inspect CHUNK`, `kvhub pool COMMAND FILE`,
+`kvhub new-plugin KIND NAME`.
 
 Exit status: 0 when all is well, 1 when what was looked at is not, 2 for a wrong command line.
 """
@@ -22,6 +23,7 @@ from kvhub.errors import ConfigError, KvhubError, PluginError
 from kvhub.plugins import Registry
 from kvhub.pool.command import add_parser
 from kvhub.pool.examine import examine
+from kvhub.scaffold import command as scaffold
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.set_defaults(run=_inspect)
 
     add_parser(commands)
+    scaffold.add_parser(commands)
     return parser
 
 

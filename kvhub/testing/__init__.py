@@ -3,6 +3,7 @@
 StoreContract, TransportContract    pytest classes: subclass one with a fixture, and every law runs on your member
 EngineContract                      the same for an engine adapter, driven step by step as an `EngineDriver`
 FakeEngine                          a paged engine in plain Python, whose tokens follow from every byte of its KV
+MemoryStore, MemoryMedium           a store in memory, for the contract through a codec, and its `Medium`
 Medium                              optional second fixture: lets laws damage what a store has stored
 Slow, Torn, Dropping, Full, Raising, Hanging    wrappers that make any member misbehave (`faults`)
 Driver                              what a hub does with one member, for tests of your own
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kvhub.testing.driver import Driver
     from kvhub.testing.engine import EngineContract
     from kvhub.testing.fake_engine import FakeEngine
+    from kvhub.testing.fake_engine_members import MemoryConfig, MemoryMedium, MemoryStore
     from kvhub.testing.faults import Dropping, Full, Hanging, Raising, Slow, Torn
     from kvhub.testing.region import make_context, make_key, make_payload, make_region
     from kvhub.testing.source import FakeSource
@@ -33,6 +35,7 @@ _WHERE = {
     "Driver": "driver",
     "EngineContract": "engine",
     "FakeEngine": "fake_engine",
+    "MemoryConfig": "fake_engine_members", "MemoryMedium": "fake_engine_members", "MemoryStore": "fake_engine_members",
     "Dropping": "faults", "Full": "faults", "Hanging": "faults", "Raising": "faults", "Slow": "faults",
     "Torn": "faults",
     "make_context": "region", "make_key": "region", "make_payload": "region", "make_region": "region",
@@ -80,6 +83,9 @@ __all__ = [
     "Full",
     "Hanging",
     "Medium",
+    "MemoryConfig",
+    "MemoryMedium",
+    "MemoryStore",
     "Raising",
     "Slow",
     "StoreContract",

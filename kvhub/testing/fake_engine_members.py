@@ -15,7 +15,7 @@ from kvhub.errors import MisuseError
 from kvhub.hookspecs import hookimpl
 from kvhub.store import BlockingStore, Store
 from kvhub.transport import Source, Transport
-from kvhub.types import Batch, Capabilities, Completion, Held, Op, Outcome, Peer, Region
+from kvhub.types import Batch, Capabilities, Completion, Held, Key, MemberContext, Op, Outcome, Peer, Region
 
 
 @attrs.frozen
@@ -58,6 +58,19 @@ class MemoryStore(BlockingStore):
 
     def drop(self, name: str) -> None:
         self._mine().pop(name, None)
+
+
+@attrs.frozen
+class MemoryMedium:
+    """A hand on what the stores of one name keep: a `Medium` for `StoreContract`."""
+
+    name: str
+
+    def read(self, context: MemberContext, key: Key) -> bytes | None:
+        return MemoryStore.objects.get(f"{self.name} {context.namespace.hex()}", {}).get(key.hex())
+
+    def write(self, context: MemberContext, key: Key, data: bytes) -> None:
+        MemoryStore.objects.setdefault(f"{self.name} {context.namespace.hex()}", {})[key.hex()] = data
 
 
 @attrs.frozen

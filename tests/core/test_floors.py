@@ -22,7 +22,7 @@ FLOORS: dict[int, str] = {
     2: "breaker demotion encodings engine hookspecs installed plan pump routes settings store tail transport weights",
     3: "accept builtin config jobs offers search sinks stream wire",
     4: "fetch opening orders plugins router",
-    5: "hub pool requests",
+    5: "hub pool requests scaffold",
     6: "cli session",
     7: "testing",
 }
