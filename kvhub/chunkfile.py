@@ -97,6 +97,7 @@ def pack(
     codec: int = 0,
     payload_bytes: int | None = None,
     created_ns: int | None = None,
+    checksum: bytes = b"",
 ) -> bytes:
     """The 4096 bytes that go before `payload` (as stored; `payload_bytes` is its length after decoding)."""
     text = layout.encode()
@@ -106,7 +107,7 @@ def pack(
     header = bytearray(HEADER_BYTES)
     _FIXED.pack_into(
         header, 0, MAGIC, VERSION, HEADER_BYTES, codec, XXH3_128, 0, size,
-        size if payload_bytes is None else payload_bytes, key, namespace, payload_checksum(payload),
+        size if payload_bytes is None else payload_bytes, key, namespace, checksum or payload_checksum(payload),
         time.time_ns() if created_ns is None else created_ns, generated, len(text), writer[:16],
     )  # fmt: skip
     header[_LAYOUT_AT : _LAYOUT_AT + len(text)] = text

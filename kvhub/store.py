@@ -126,6 +126,16 @@ class BlockingStore(Store):
         True when written, False when another writer was first.  Called only when no good object was seen there.
         """
 
+    def write_sealed(
+        self, name: str, seal: Callable[[bytes], bytes], payload: memoryview, *, replace: bool = False
+    ) -> bool:
+        """`write` or `replace` with the header that `seal` makes of `chunkfile.PayloadChecksum` of the payload.
+
+        Define it where a payload can be hashed while it is written, and the header be put before it afterwards.
+        """
+        put = self.replace if replace else self.write
+        return put(name, seal(chunkfile.payload_checksum(payload)), payload)
+
     def replace(self, name: str, header: bytes, payload: memoryview) -> bool:
         """Like `write`, for a save that replaces what is there; readers see the old object or the new one.
 
@@ -321,18 +331,15 @@ class BlockingStore(Store):
         except CodecError:
             self.context.report("codec_errors", 1)
             return End(Outcome.FAILED, "codec")
-        header = chunkfile.pack(
-            about.key,
-            about.namespace,
-            stored,
-            layout=layout,
-            generated=generated,
-            writer=self._writer,
-            codec=code,
-            payload_bytes=payload.nbytes,
-        )
-        put = self.replace if batch.replace else self.write
-        return End(Outcome.DONE, moved=stored.nbytes) if put(name, header, stored) else End(Outcome.KEPT)
+
+        def seal(checksum: bytes) -> bytes:
+            return chunkfile.pack(
+                about.key, about.namespace, stored, layout=layout, generated=generated, writer=self._writer, codec=code,
+                payload_bytes=payload.nbytes, checksum=checksum,
+            )  # fmt: skip
+
+        written = self.write_sealed(name, seal, stored, replace=batch.replace)
+        return End(Outcome.DONE, moved=stored.nbytes) if written else End(Outcome.KEPT)
 
     def _stays(self, name: str, key: Key, payload: memoryview, layout: str, replace: bool) -> bool:
         """Whether the object that is there stays as it is; a damaged one is removed to make way.

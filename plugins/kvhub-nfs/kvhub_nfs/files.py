@@ -17,6 +17,7 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kvhub.chunkfile import PayloadChecksum
@@ -27,8 +28,15 @@ FILE_MODE = 0o640
 PIECE = 512 << 10
 """Bytes that are read from the page cache and hashed at a time: what was just read is hashed out of the processor's
 cache.  Of 128 KiB to 2 MiB the fastest: 32 MiB warm at 0.9 of memcpy, hashed afterwards at 0.7."""
+HASHED_FROM = 4 << 20
+"""Payloads from this size on are hashed piece by piece while they are written, which saves a tenth of the time; below,
+one call for header and payload costs less."""
 BLOCK = 4096
 """What direct I/O is aligned to: file offsets, lengths and addresses.  A header is one block, slots are whole ones."""
+
+
+Seal = Callable[[bytes], bytes]
+"""Makes the header of a payload's checksum."""
 
 
 class _Page(threading.local):
@@ -54,8 +62,11 @@ def identity(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def write_whole(path: str, header: bytes, payload: memoryview, *, fsync: bool, direct: bool = False) -> None:
+def write_whole(path: str, header: bytes | Seal, payload: memoryview, *, fsync: bool, direct: bool = False) -> None:
     """Create `path` with header and payload; on any error nothing stays there.  It must not exist.
+
+    Instead of a header a function may be given that makes it of the payload's checksum, taken while writing; not with
+    `direct`.
 
     NFS tells of a full disk or quota as late as fsync or close, so an error of either is an error of the write:
     publishing by rename after one has been seen to put an empty file in place.
@@ -63,8 +74,11 @@ def write_whole(path: str, header: bytes, payload: memoryview, *, fsync: bool, d
     fd, direct = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, direct)
     try:
         try:
-            done = _write_blocks(fd, header, payload) if direct else 0
-            _write_rest(fd, memoryview(header), payload, done)
+            if isinstance(header, bytes):
+                done = _write_blocks(fd, header, payload) if direct else 0
+                _write_rest(fd, memoryview(header), payload, done)
+            else:
+                _write_and_hash(fd, header, payload)
             if fsync:
                 os.fsync(fd)
         finally:
@@ -116,6 +130,25 @@ def _write_rest(fd: int, header: memoryview, payload: memoryview, done: int) -> 
             count = os.writev(fd, [header[done:], payload])
         else:
             count = os.write(fd, payload[done - header.nbytes :])
+        if count <= 0:
+            raise OSError(errno.EIO, "a write took no bytes")
+        done += count
+
+
+def _write_and_hash(fd: int, seal: Seal, payload: memoryview) -> None:
+    """The payload first, each piece hashed while the processor still has it, then the header in front of it."""
+    taken = PayloadChecksum()
+    for at in range(0, payload.nbytes, PIECE):
+        piece = payload[at : at + PIECE]
+        _write_at(fd, piece, BLOCK + at)
+        taken.add(piece)
+    _write_at(fd, memoryview(seal(taken.digest())), 0)
+
+
+def _write_at(fd: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < data.nbytes:
+        count = os.pwrite(fd, data[done:], offset + done)
         if count <= 0:
             raise OSError(errno.EIO, "a write took no bytes")
         done += count

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from kvhub.chunkfile import HEADER_BYTES
+from kvhub.chunkfile import HEADER_BYTES, payload_checksum
 from kvhub.errors import KvhubError
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import KEY_BYTES, MemberContext
@@ -182,6 +182,14 @@ class DirectoryStore(BlockingStore):
         return None
 
     def write(self, name: str, header: bytes, payload: memoryview) -> bool:
+        return self._write(name, header, payload)
+
+    def write_sealed(self, name: str, seal: files.Seal, payload: memoryview, *, replace: bool = False) -> bool:
+        if payload.nbytes < files.HASHED_FROM or self._direct:
+            return self._write(name, seal(payload_checksum(payload)), payload)
+        return self._write(name, seal, payload)
+
+    def _write(self, name: str, header: bytes | files.Seal, payload: memoryview) -> bool:
         unfinished = self._scratch.fresh()
         fsync, direct = self.config.fsync, self._direct and payload.nbytes >= DIRECT_FROM
         try:

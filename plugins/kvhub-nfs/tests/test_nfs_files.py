@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvhub.chunkfile import HEADER_BYTES
 from kvhub.testing.region import make_key, make_payload
 from kvhub.types import Capabilities, Op, Outcome
 from kvhub_nfs import files
@@ -219,13 +220,15 @@ def test_a_failing_lookup_is_not_a_miss(pool, failing) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize("call", ["open", "writev", "write", "fsync", "close", "rename"])
+@pytest.mark.parametrize("call", ["open", "writev", "write", "pwrite", "fsync", "close", "rename"])
 def test_C06_no_error_of_a_write_is_published(open_pool, failing, monkeypatch, call: str, code: int) -> None:
     """NFS tells of a full disk as late as fsync or close; a rename after that would publish an empty file."""
     pool = open_pool(fsync=True)
     if call == "write":
         real = os.writev
         monkeypatch.setattr(os, "writev", lambda fd, buffers: real(fd, [memoryview(b"".join(buffers))[:5000]]))
+    elif call == "pwrite":
+        monkeypatch.setattr(files, "HASHED_FROM", 0)
     failing(call, code, times=1, after=call == "close")
     done = pool.save({KEY: DATA})
     expected = FAILED if code == errno.EIO else FULL
@@ -255,6 +258,19 @@ def test_C03_short_writes_and_reads_are_continued(pool, monkeypatch) -> None:
     monkeypatch.setattr(os, "preadv", lambda fd, b, at: preadv(fd, [b[0][:1000]], at))
     pool.keep({KEY: DATA})
     assert pool.read([KEY]) == [DATA]
+
+
+def test_C03_what_is_hashed_while_it_is_written_is_the_same_file(pool, monkeypatch) -> None:
+    """In pieces and with short writes; a writer that stops half-way has put no header there yet."""
+    pool.keep({KEY: DATA})
+    plain = pool.path(KEY).read_bytes()[HEADER_BYTES:]
+    pwrite = os.pwrite
+    monkeypatch.setattr(files, "HASHED_FROM", 0)
+    monkeypatch.setattr(files, "PIECE", 5000)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3000], at))
+    pool.keep({OTHER: DATA})
+    assert pool.path(OTHER).read_bytes()[HEADER_BYTES:] == plain
+    assert pool.read([OTHER]) == [DATA]
 
 
 def test_C05_fan_out_and_no_listing_while_serving(pool, monkeypatch) -> None:
