@@ -11,7 +11,8 @@ export PYTHON
 export PYTHONHASHSEED := 0
 
 TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
-CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front)
+CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness)
+JOBS ?= 4
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
 .PHONY: demo test test-core test-vllm test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
@@ -38,17 +39,17 @@ lint: venv
 	.venv/bin/ruff format --check .
 	$(CORE) -m mypy $(TYPED)
 
+# Most of these wait most of their time, so several run beside one another; those that measure time run alone, later.
 test-core: venv
-	$(CORE) -m pytest -m "not vllm and not slow" --timeout 120 --ignore tests/e2e --ignore tests/models \
-	    --ignore tests/harness $(CORE_TESTS) $(PYTEST_ARGS)
+	$(CORE) -m pytest -n $(JOBS) --dist loadscope -m "not vllm and not slow and not alone" --timeout 180 $(CORE_TESTS) $(PYTEST_ARGS)
+	$(CORE) -m pytest -m "alone and not vllm and not slow" --timeout 180 $(CORE_TESTS) $(PYTEST_ARGS)
 
 test-vllm: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
 
 # The long forms of what `make test` runs in short: minutes to half an hour.
 test-slow: venv
-	$(CORE) -m pytest -m "slow and not vllm" --timeout 1800 --ignore tests/e2e --ignore tests/models \
-	    --ignore tests/harness $(CORE_TESTS) $(PYTEST_ARGS)
+	$(CORE) -m pytest -m "slow and not vllm" --timeout 1800 $(CORE_TESTS) $(PYTEST_ARGS)
 	$(CORE) tests/contracts/mutants.py
 
 # On real NFS, inside User-Mode Linux (root, Debian packages: see the script); says why where it cannot.

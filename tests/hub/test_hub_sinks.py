@@ -97,6 +97,7 @@ def test_B21_bytes_that_wait_for_a_store_are_bounded_and_the_rest_is_shed(rig: R
     assert hit(hub, chain_of(prompt(2, 50))) == 32, "and it takes again"
 
 
+@pytest.mark.alone
 def test_B21_nothing_spins_while_a_store_is_slow(rig: Rig) -> None:
     rig.wraps["pool"] = lambda inner: Hanging(inner, ops=(Op.SAVE,))
     hub = rig.open(limits={"queue": 4 * CHUNK_BYTES})

@@ -63,6 +63,7 @@ def rate(heard: dict[str, Any]) -> float:
     return float(sum(heard["moved"]) / heard["took"])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("use", sorted(TRANSPORTS))
 def test_a_slow_decode_starves_nobody(use: str) -> None:
     """Both decodes pull from both prefills at once; the one behind the slow link costs the other at most a fifth."""

@@ -289,6 +289,7 @@ def test_the_provider_that_was_meant(ucx: None) -> None:
     assert library.maker.drains == (library.provider in ("ucxx", "ucx-py"))
 
 
+@pytest.mark.alone
 def test_idle_costs_next_to_nothing(open_hub: OpenHub) -> None:
     """Two paired hubs in this process, nothing to do: no thread spins, neither ours nor one of a binding."""
     ours, theirs = open_hub("ours"), open_hub("theirs")
