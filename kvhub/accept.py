@@ -14,7 +14,7 @@ from kvhub.codec import Codec
 from kvhub.engine import Engine
 from kvhub.errors import PluginError
 from kvhub.hookspecs import PROJECT
-from kvhub.store import Store
+from kvhub.store import BlockingStore, Store
 from kvhub.transport import Transport
 
 HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("kvhub_"))
@@ -43,10 +43,21 @@ def check_hooks(pm: pluggy.PluginManager, plugin: Any, who: str) -> None:
             )
         if hook in HOOKS:
             real += 1
+            _check_arguments(getattr(plugin, attribute), attribute, hook, who)
         elif not marked.get("optionalhook"):
             raise PluginError(f"{who}: '{hook}' is no hook of kvhub; {names.hint(hook, HOOKS)}")
     if not real:
         raise PluginError(f"{who}: implements no hook at all; a store's plugin has kvhub_register_stores")
+
+
+def _check_arguments(function: Any, written: str, hook: str, who: str) -> None:
+    """A hook is given what its specification names and nothing else; pluggy's own message names no remedy."""
+    given = list(inspect.signature(getattr(hookspecs, hook)).parameters)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in kinds and parameter.default is parameter.empty and name not in given:
+            may = f"it may take {', '.join(given)}" if given else "it takes none"
+            raise PluginError(f"{who}: hook '{written}' has an argument '{name}' that kvhub does not give; {may}")
 
 
 def classes(result: Any, hook: str, who: str) -> list[type]:
@@ -124,6 +135,9 @@ def _check_options(cls: type, who: str) -> None:
         raise PluginError(f"{who}: {cls.__name__}.Config {problem}")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise PluginError(f"{who}: {cls.__name__} does not implement {', '.join(missing)}")
+    for word in ("persistent", "shared"):
+        if issubclass(cls, BlockingStore) and not isinstance(getattr(cls, word), bool):
+            raise PluginError(f"{who}: {cls.__name__}.{word} must be True or False, found {getattr(cls, word)!r}")
 
 
 def _check_engine(cls: type[Engine], who: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import attrs
 
 from kvhub import environ as env
 from kvhub import names, options, yamlfile
+from kvhub.allowed import read_allowed
 from kvhub.codec import Codec, Encodings
 from kvhub.encodings import read_encodings
 from kvhub.engine import ROLES
@@ -29,12 +30,12 @@ from kvhub.yamlfile import below
 __all__ = ["Config", "Limits", "MemberConfig", "RoleConfig", "Step", "find", "load"]
 
 VERSION = 1
-KEYS = ("kvhub", "model", "chunk_tokens", "codecs", "stores", "transports", "roles", "on_miss", "limits")
+KEYS = ("kvhub", "model", "plugins", "chunk_tokens", "codecs", "stores", "transports", "roles", "on_miss", "limits")
 ON_MISS = ("recompute",)
 MOST_CHUNK_TOKENS = 65536
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_NAME_MOST = 32
-_KINDS = {"codecs": "codec", "stores": "member", "transports": "member"}
+NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+NAME_MOST = 32
+KINDS = {"codecs": "codec", "stores": "member", "transports": "member"}
 
 
 class Classes(Protocol):
@@ -48,6 +49,9 @@ class Classes(Protocol):
 
     def codec(self, use: str) -> type[Codec]:
         """The class for a codec's `use:`.  Raises PluginError with a full sentence."""
+
+    def allow_only(self, distributions: Collection[str] | None) -> None:
+        """From now on import plugins of these distributions only; None: of all."""
 
     def check_config(self, config: Mapping[str, Any]) -> list[str]:
         """Problems that loaded plugins see in the whole file."""
@@ -122,6 +126,8 @@ class _Reading:
             if key not in KEYS:
                 self._report(str(key), f"unknown key; {names.hint(str(key), KEYS)}")
         self._version()
+        allowed = read_allowed(self._data, self._report)
+        self._registry.allow_only(allowed)
         known = self._known()
         roles = read_roles(self._data.get("roles"), known, ROLES, self._report)
         if role is not None and role not in roles and not self._problems:
@@ -140,6 +146,7 @@ class _Reading:
             chunk_tokens=self._chunk_tokens(),
             model=self._model(),
             on_miss=self._on_miss(),
+            allowed=allowed,
             path=self._path,
             plain=self._data,
         )
@@ -211,10 +218,8 @@ class _Reading:
         """A section whose keys are names that the operator chose."""
         data = self._section(section)
         for name in data:
-            if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _NAME_MOST:
-                said = (
-                    f"a {_KINDS[section]}'s name is at most {_NAME_MOST} of a-z, 0-9 and single '_', from a letter on"
-                )
+            if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > NAME_MOST:
+                said = f"a {KINDS[section]}'s name is at most {NAME_MOST} of a-z, 0-9 and single '_', from a letter on"
                 self._report(below(section, str(name)), said)
         return data
 

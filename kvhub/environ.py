@@ -20,7 +20,7 @@ READ_ELSEWHERE = frozenset({"KVHUB_CONFIG"})
 """Variables of ours that name no option: the path of the file."""
 TESTS = "KVHUB_TEST_"
 """Begins the variables of the project's own tests, which processes under test inherit."""
-TOP = ("chunk_tokens", "on_miss", "model", "limits", "codecs", "stores", "transports", "roles")
+TOP = ("chunk_tokens", "on_miss", "model", "plugins", "limits", "codecs", "stores", "transports", "roles")
 _NAMED = ("codecs", "stores", "transports", "roles")
 
 # What Kubernetes puts into every pod for a service whose name begins with ours.  Our own names have '__' or are in TOP.
@@ -104,7 +104,12 @@ def _missing_parent(data: Mapping[str, Any], steps: list[str]) -> str:
         return f"'{top}' has no options below it" if len(steps) > 1 else ""
     least = 3 if top in _NAMED else 2
     if len(steps) < least or not all(steps):
-        example = {"model": "model.revision", "limits": "limits.lease", "roles": "roles.decode.store"}
+        example = {
+            "model": "model.revision",
+            "limits": "limits.lease",
+            "plugins": "plugins.allow",
+            "roles": "roles.decode.store",
+        }
         example |= {"codecs": "codecs.zstd.level"}
         return f"names no option; one would be {variable(example.get(top, top + '.pool.root'))}"
     section = data.get(top, {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from importlib import metadata
 
 import attrs
@@ -27,6 +28,8 @@ OURS = {
 }
 """Our own plugins: the only names for which a message may say what to install.  A typo must never become an
 invitation to install a stranger's package."""
+_PATH = re.compile(r"[.:\\]")
+"""What a module's or a file's path has and no plugin's name."""
 
 
 @attrs.frozen
@@ -80,6 +83,11 @@ def pick(use: str, plugins: list[PluginInfo], also: Iterable[str] = ()) -> Plugi
     if found:
         return found[0]
     known = [*(plugin.name for plugin in plugins), *also]
+    if _PATH.search(use):
+        raise PluginError(
+            f"'{use}' is no plugin's name: a file names installed plugins, never modules, classes or paths; "
+            f"known: {', '.join(sorted(set(known)))}"
+        )
     if use in OURS:
         raise PluginError(f"plugin '{use}' is not installed; pip install {OURS[use]}")
     close = names.nearest(use, [*known, *OURS])
@@ -88,6 +96,25 @@ def pick(use: str, plugins: list[PluginInfo], also: Iterable[str] = ()) -> Plugi
     raise PluginError(
         f"unknown plugin '{use}'; {names.hint(use, known)}{'' if close == '' else '; kvhub plugins lists all'}"
     )
+
+
+def is_allowed(plugin: PluginInfo, allowed: Collection[str] | None) -> bool:
+    """Whether the plugin's distribution is on the operator's list; None allows all, and the core always is."""
+    mine = canonicalize_name(plugin.distribution)
+    return allowed is None or mine == CORE or mine in {canonicalize_name(name) for name in allowed}
+
+
+def refuse_disallowed(
+    use: str, plugins: list[PluginInfo], usable: list[PluginInfo], allowed: Collection[str] | None
+) -> None:
+    """Raise PluginError where `use` is installed and no distribution that has it is on the list.  Imports nothing."""
+    found = [plugin for plugin in plugins if plugin.name == use]
+    if found and not any(plugin.name == use for plugin in usable):
+        listed = ", ".join(allowed or ()) or "nothing"
+        raise PluginError(
+            f"{found[0]} was not imported: plugins.allow has {listed}; "
+            f"add '{found[0].distribution}' there if you trust it, or use another plugin"
+        )
 
 
 def check_range(plugin: PluginInfo, version: str) -> None:

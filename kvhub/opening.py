@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from kvhub import claims
 from kvhub.arena import Arena, slot_bytes_for
 from kvhub.builtin.host import HostStore
 from kvhub.codec import Codec, Codecs
@@ -101,7 +102,8 @@ def open_arena(members: dict[str, Member], config: Config, facts: EngineFacts, m
 
 
 def check_sizes(name: str, member: Member, measure: Measure) -> None:
-    """Refuse a member that cannot take this model's chunks."""
+    """Refuse a member that cannot take this model's chunks, or that claims what it cannot do."""
+    claims.check(name, member, HostStore)
     limit = member.capabilities.max_chunk_bytes
     if limit is not None and limit < measure.chunk_bytes:
         raise KvhubError(

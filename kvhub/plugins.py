@@ -6,8 +6,9 @@ import, a plugin that failed a check and stays registered.  One broken plugin ne
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import attrs
@@ -17,12 +18,14 @@ from kvhub import __version__, accept, names
 from kvhub.codec import Codec
 from kvhub.engine import Engine
 from kvhub.errors import PluginError
-from kvhub.installed import OURS, PluginInfo, check_range, installed, pick
+from kvhub.installed import OURS, PluginInfo, check_range, installed, is_allowed, pick, refuse_disallowed
 from kvhub.store import Store
 from kvhub.transport import Transport
 
 SLOW_IMPORT = 0.1
 """Seconds above which the import of a plugin is told: it is part of every start."""
+HANGING_IMPORT = 5.0
+"""Seconds after which an import that has not ended is told: nothing can end it from outside."""
 
 _STORES, _TRANSPORTS, _ENGINES, _CODECS = accept.CLASS_HOOKS
 
@@ -36,6 +39,8 @@ class Loaded:
     transports: Mapping[str, type[Transport]]
     engines: tuple[type[Engine], ...]
     codecs: Mapping[str, type[Codec]]
+    seconds: float = 0.0
+    """How long its import took; 0 for what this process added."""
 
 
 class Registry:
@@ -46,6 +51,16 @@ class Registry:
         self._available: list[PluginInfo] | None = None
         self._loaded: dict[str, Loaded] = {}
         self._failed: dict[str, PluginError] = {}
+        self._allowed: tuple[str, ...] | None = None
+        self._added: set[str] = set()
+
+    def allow_only(self, distributions: Collection[str] | None) -> None:
+        """From now on import plugins of these distributions only; None: of all.
+
+        What this process added by `add` is its own code and not held to it.
+        """
+        self._allowed = None if distributions is None else tuple(distributions)
+        self._failed.clear()
 
     @property
     def hooks(self) -> Any:
@@ -84,13 +99,18 @@ class Registry:
 
         Raises PluginError; what the plugin itself raised is its cause.
         """
+        usable = [info for info in self.available() if is_allowed(info, self._allowed)]
+        if name not in self._added:
+            # Each time: another file may allow less than the one before it.
+            refuse_disallowed(name, self.available(), usable, self._allowed)
         if name in self._failed:
             raise self._failed[name]
         if name not in self._loaded:
             try:
-                info = pick(name, self.available(), self._loaded)
+                info = pick(name, usable, self._loaded)
                 check_range(info, __version__)
-                self._accept(name, _imported(info), str(info))
+                plugin, seconds = _imported(info)
+                self._accept(name, plugin, str(info), seconds)
             except PluginError as error:
                 self._failed[name] = error
                 raise
@@ -104,6 +124,7 @@ class Registry:
         """
         self._accept(name, plugin, f"plugin '{name}' (added by this process)")
         self._failed.pop(name, None)
+        self._added.add(name)
         return self._loaded[name]
 
     def check_config(self, config: Mapping[str, Any]) -> list[str]:
@@ -149,14 +170,14 @@ class Registry:
             raise PluginError(f"plugin '{loaded.name}' has no {kind} '{use}'; {names.hint(use, mine)}")
         raise PluginError(f"plugin '{loaded.name}' brings no {kind}")
 
-    def _accept(self, name: str, plugin: Any, who: str) -> None:
+    def _accept(self, name: str, plugin: Any, who: str, seconds: float = 0.0) -> None:
         if self._pm.has_plugin(name):
             raise PluginError(f"{who}: this name is taken by a plugin that was added before")
         try:
             accept.check_hooks(self._pm, plugin, who)
             self._pm.register(plugin, name)
             self._pm.check_pending()
-            self._loaded[name] = self._collect(name, plugin, who)
+            self._loaded[name] = attrs.evolve(self._collect(name, plugin, who), seconds=seconds)
         except PluginError:
             self._drop(name)
             raise
@@ -188,8 +209,14 @@ class Registry:
         )
 
 
-def _imported(info: PluginInfo) -> Any:
-    """The plugin's module.  Whatever it raises, SystemExit included, becomes a PluginError."""
+def _imported(info: PluginInfo) -> tuple[Any, float]:
+    """The plugin's module, and the seconds it took.  Whatever it raises, SystemExit included, becomes a PluginError."""
+    log = structlog.get_logger("kvhub")
+    watch = threading.Timer(
+        HANGING_IMPORT, log.warning, ("plugin.importing",), {"plugin": info.name, "seconds": HANGING_IMPORT}
+    )
+    watch.daemon = True
+    watch.start()
     started = time.perf_counter()
     try:
         plugin = info.entry.load()
@@ -201,10 +228,12 @@ def _imported(info: PluginInfo) -> Any:
         raise PluginError(f"{info} cannot be imported: {said}") from error
     except BaseException as error:
         raise PluginError(f"{info} cannot be imported: {_said(error)}") from error
+    finally:
+        watch.cancel()
     took = time.perf_counter() - started
     if took > SLOW_IMPORT:
-        structlog.get_logger("kvhub").info("plugin.imported", plugin=info.name, seconds=round(took, 3))
-    return plugin
+        log.info("plugin.imported", plugin=info.name, seconds=round(took, 3))
+    return plugin, took
 
 
 def _said(error: BaseException) -> str:

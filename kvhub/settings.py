@@ -97,6 +97,8 @@ class Config:
     on_miss: str = "recompute"
     encodings: Encodings = attrs.field(factory=Encodings)
     """The codecs of the file, and which store has which."""
+    allowed: tuple[str, ...] | None = None
+    """Distributions whose plugins may be imported; None: all."""
     origin: Mapping[str, str] = attrs.field(factory=dict)
     """Dotted path of every effective value -> `FILE:LINE`, `environment KVHUB_...`, `argument` or `default`."""
     path: str = ""
@@ -113,6 +115,8 @@ class Config:
                 yield below("model", name), self.model[name]
         yield "chunk_tokens", self.chunk_tokens
         yield "on_miss", self.on_miss
+        if self.allowed is not None:
+            yield "plugins.allow", self.allowed
         yield from _leaves(self.limits, "limits")
         for codec in self.encodings.codecs.values():
             path = below("codecs", codec.name)

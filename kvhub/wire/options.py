@@ -36,6 +36,7 @@ def one_of(*words: str) -> Any:
         if value not in words:
             raise ValueError(f"{field.name}: expected one of {', '.join(words)}, found {value!r}")
 
+    check.options = words  # type: ignore[attr-defined]  # as attrs' own validator of words has them, for the schema
     return check
 
 

@@ -1,0 +1,5 @@
+import sys
+
+from kvhub.cli import main
+
+sys.exit(main())
