@@ -150,6 +150,19 @@ class Client:
         there = self.read(key, data, data[most:])
         return None if there is None else (bytes(data[: there.found.size]), there.found)
 
+    def piece(self, key: str, start: int, most: int) -> bytes | None:
+        """Up to `most` bytes from `start` on, fewer only where the object ends; None where there is no object."""
+
+        def fetch() -> bytes:
+            try:
+                return bytes(obstore.get_range(self._reading(), key, start=start, length=most))
+            except exceptions.BaseError as error:
+                if failures.unsatisfiable(error):
+                    return b""
+                raise
+
+        return self._tried(lambda: _absent_is_none(fetch))
+
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is removed already."""
         self._tried(lambda: obstore.delete(self._writing(), key))
