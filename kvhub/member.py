@@ -9,9 +9,11 @@ never two at a time, and `poll` from its own pump thread.  A member does its wor
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, ClassVar
 
+from kvhub.findings import Finding
 from kvhub.types import Batch, Capabilities, Completion, MemberContext, Region
 
 
@@ -26,6 +28,14 @@ class Member(abc.ABC):
     def __init__(self, config: Any, context: MemberContext) -> None:
         self.config = config
         self.context = context
+
+    @classmethod
+    def directory(cls, config: Any) -> Path | None:
+        """Where on a file system of this machine a member with these options keeps chunks, None for nowhere.
+
+        For `kvhub doctor` and `kvhub bench`, which look at that file system and measure it.
+        """
+        return None
 
     @property
     @abc.abstractmethod
@@ -60,6 +70,14 @@ class Member(abc.ABC):
     def healthy(self) -> str:
         """Empty when well; otherwise one short sentence for operators (shown, never acted upon)."""
         return ""
+
+    def diagnose(self) -> Iterable[Finding]:
+        """What `kvhub doctor` should tell of the member's surroundings: its server, its clock, its lanes.
+
+        Called after `attach`, also after one that raised, and never while serving.  May block for a few seconds.  What
+        it raises is told as a fault of the plugin.
+        """
+        return ()
 
     @abc.abstractmethod
     def close(self) -> None:

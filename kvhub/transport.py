@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvhub.member import Member
 from kvhub.types import Held, Key, Peer
@@ -35,6 +35,14 @@ class Source(Protocol):
 
 class Transport(Member):
     """Member + address, connect, forget, serve."""
+
+    @classmethod
+    def rehearsal(cls, config: Any) -> tuple[Any, Any]:
+        """The options for two members on this machine: one to serve on a free port, one to pull from it.
+
+        For `kvhub doctor` and `kvhub bench`, which may run beside an engine that has the configured port.
+        """
+        return config, config
 
     @abc.abstractmethod
     def address(self) -> str:

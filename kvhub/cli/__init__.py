@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from kvhub import __version__
-from kvhub.cli import chunk, config, plugins
+from kvhub.cli import chunk, config, doctor, plugins
 from kvhub.errors import ConfigError, KvhubError
 from kvhub.pool.command import add_parser as add_pool
 from kvhub.scaffold import command as scaffold
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     plugins.add_parser(commands)
     config.add_parsers(commands)
+    doctor.add_parser(commands)
     chunk.add_parser(commands)
     add_pool(commands)
     scaffold.add_parser(commands)

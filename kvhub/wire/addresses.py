@@ -11,6 +11,8 @@ from pathlib import Path
 
 _FORM = re.compile(r"^(?:\[([^\]]+)\]|([^:\[\]]+)):(\d{1,5})$")
 _SIOCGIFADDR = 0x8915
+_LISTENS = "0A"
+"""TCP_LISTEN in the columns of proc(5)."""
 
 
 def parse(text: str) -> tuple[str, int]:
@@ -99,6 +101,32 @@ def owner_of(here: tuple[object, ...], there: tuple[object, ...]) -> int | None:
             if [_mapped_form(fields[1]), _mapped_form(fields[2])] == wanted:
                 return int(fields[7])
     return None
+
+
+def owner_of_port(port: int) -> str:
+    """Who listens on a TCP port of this machine, as `process 42 (python3)`; "" where that is not to be seen."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        rows = (line.split() for line in lines)
+        sockets |= {row[9] for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port}
+    for process in sorted(Path("/proc").glob("[0-9]*")) if sockets else ():
+        try:
+            if any(_socket_of(descriptor) in sockets for descriptor in (process / "fd").iterdir()):
+                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
+        except OSError:
+            continue
+    return ""
+
+
+def _socket_of(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]")
+    except OSError:  # closed meanwhile, as the one is that lists them
+        return ""
 
 
 def _proc_form(address: tuple[object, ...]) -> str:

@@ -43,7 +43,9 @@ class Listener:
             errno.EADDRINUSE: "choose another port, or port 0",
             errno.EADDRNOTAVAIL: "this machine has no such address; `ip addr` shows those it has",
         }.get(error.errno or 0, "check the option `listen`")
-        return KvhubError(f"{name}: cannot listen on {config.listen}: {error.strerror}; {hint}")
+        owner = addresses.owner_of_port(addresses.parse(config.listen)[1]) if error.errno == errno.EADDRINUSE else ""
+        by = f" by {owner}" if owner else ""
+        return KvhubError(f"{name}: cannot listen on {config.listen}: {error.strerror}{by}; {hint}")
 
     def accept(self) -> list[tuple[socket.socket, str]]:
         """(connection, its address as text) of some that wait; never blocks."""

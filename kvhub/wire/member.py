@@ -6,13 +6,16 @@ import abc
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
+import attrs
+
 from kvhub.errors import KvhubError, MisuseError
+from kvhub.findings import Finding
 from kvhub.transport import Source, Transport
 from kvhub.types import Batch, Capabilities, Completion, MemberContext, Op, Outcome, Peer, Region
-from kvhub.wire import addresses, frames
+from kvhub.wire import addresses, diagnosis, frames
 from kvhub.wire.lane import Fabric
 from kvhub.wire.options import WireConfig
 from kvhub.wire.wire import Wire
@@ -139,6 +142,13 @@ class WireTransport(Transport):
         problems = self._wire.problems()
         more = f" (and {len(problems) - 1} more peers)" if len(problems) > 1 else ""
         return f"cannot pair with {problems[0]}{more}" if problems else ""
+
+    @classmethod
+    def rehearsal(cls, config: WireConfig) -> tuple[WireConfig, WireConfig]:
+        return attrs.evolve(config, listen="127.0.0.1:0", advertise=""), attrs.evolve(config, listen="", advertise="")
+
+    def diagnose(self) -> Iterable[Finding]:
+        return diagnosis.findings(self.config, self.address())
 
     def close(self) -> None:
         wire, already = self._wire, self._closed

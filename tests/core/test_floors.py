@@ -17,14 +17,14 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 
 FLOORS: dict[int, str] = {
-    0: "conditions errors evict findings layout names pace pages rates types units yamlfile",
+    0: "conditions errors evict findings layout mounts names pace pages rates types units yamlfile",
     1: "arena chunkfile codec environ keys member observe options roles workers",
     2: "allowed breaker demotion encodings engine hookspecs installed plan pump routes settings "
     "store tail transport weights",
     3: "accept builtin claims config jobs offers search sinks stream wire",
-    4: "fetch opening orders plugins router",
+    4: "fetch opening orders plugins rehearsal router",
     5: "hub pool requests scaffold schema",
-    6: "session",
+    6: "doctor session",
     7: "cli testing",
 }
 """A module imports only from floors below its own; a folder may import inside itself."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,9 +15,10 @@ import attrs
 
 from kvhub.chunkfile import HEADER_BYTES, payload_checksum
 from kvhub.errors import KvhubError
+from kvhub.findings import Finding
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import KEY_BYTES, MemberContext
-from kvhub_nfs import files, probe
+from kvhub_nfs import files, mounting, probe
 from kvhub_nfs.recency import Touches
 from kvhub_nfs.scratch import DIRECTORY_MODE, Scratch
 
@@ -102,6 +103,14 @@ class DirectoryStore(BlockingStore):
         from kvhub_nfs.medium import DirectoryMedium  # no hub needs it
 
         return DirectoryMedium(config.root, fsync=config.fsync)
+
+    @classmethod
+    def directory(cls, config: Any) -> Path | None:
+        root: Path = config.root
+        return root
+
+    def diagnose(self) -> Iterable[Finding]:
+        return mounting.findings(self.config.root, shared=not self.kind)
 
     def open(self) -> None:
         root = self.config.root

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kvhub.chunkfile import HEADER_BYTES
 from kvhub.errors import KvhubError
+from kvhub.findings import Finding
 from kvhub.pool.medium import SHARDS
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import MemberContext
@@ -83,6 +84,11 @@ class BucketStore(BlockingStore):
         if self.context.writes and rest is not None:
             self._sweeper = threading.Thread(target=self._sweep, args=(rest,), name=f"kvhub-{name}-sweep", daemon=True)
             self._sweeper.start()
+
+    def diagnose(self) -> Iterable[Finding]:
+        from kvhub_s3.diagnosis import findings  # no hub needs it
+
+        return findings(self.config)
 
     def shut(self) -> None:
         client, self._client = self._client, None
