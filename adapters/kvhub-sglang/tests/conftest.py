@@ -1,0 +1,61 @@
+"""SGLang's own pools and storage factory, with kvhub behind them; no server and no model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sglang", reason="needs SGLang's environment: make sglang")
+os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+
+import kvhub_sglang.storage
+import sglang.srt.managers.scheduler
+import sglang.srt.mem_cache.pool_host.base
+from harness.hicache import Stack, Start, model
+from sglang.srt.plugins import load_plugins
+
+load_plugins()
+
+YAML = """\
+kvhub: 1
+chunk_tokens: 16
+limits: {{lookup: 5s, staging: 8MiB}}
+stores:
+  pool: {{use: nfs, root: "{pool}"}}
+roles:
+  both: {{store: [pool], retrieve: [{{from: pool, deadline: 5s}}]}}
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    path = tmp_path / "pool"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path, pool: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """`start(kind, layout)`: pools of that kind and a backend on the shared directory; closed behind the test."""
+    # Pools of a few MB need no 10 GB beside them.
+    monkeypatch.setattr(sglang.srt.mem_cache.pool_host.base, "HICACHE_HOST_MEMORY_RESERVE_BYTES", 0)
+    made: list[Stack] = []
+
+    def one(kind: str = "mha", layout: str = "page_first", *, yaml: str = YAML, **given: Any) -> Stack:
+        config = tmp_path / f"kvhub-{len(made)}.yaml"
+        config.write_text(yaml.format(pool=pool))
+        told = given.pop("model", {})
+        stack = Stack(kind, layout, config, **given)
+        facts = {"dtype": str(stack.dtype).removeprefix("torch."), **told}
+        monkeypatch.setattr(kvhub_sglang.storage, "read_model", lambda: model(**facts))
+        made.append(stack)
+        stack.attach()
+        return stack
+
+    yield one
+    for stack in made:
+        stack.close()

@@ -1,0 +1,1 @@
+"""Real servers of SGLang, and of vLLM beside them, on one pool."""
