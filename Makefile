@@ -1,10 +1,12 @@
-# Everything is built inside the checkout: .venv (core and tools), .venv-vllm (engine), .engine-* (older engines),
+# Everything is built inside the checkout: .venv (core and tools), .venv-vllm (engine), .venv-sglang (the other engine,
+# only for its own targets), .engine-* (older engines),
 # .models (tiny models).  Targets may be made again at any time; what is up to date costs a moment.
 
 SHELL := /bin/bash
 PYTHON ?= python3
 CORE := .venv/bin/python
 ENGINE := .venv-vllm/bin/python
+SGLANG := .venv-sglang/bin/python
 PYTEST_ARGS ?=
 POOL ?= nfs
 export PYTHON
@@ -15,13 +17,21 @@ CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignor
 JOBS ?= 4
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo test test-core test-vllm test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
 demo: engine models
 	@if [ "$(POOL)" = s3 ]; then bash tests/env/s3_server.sh; fi
 	PYTHONPATH=tests $(ENGINE) -m demo.run --pool $(POOL) $(DEMO_ARGS)
+
+# The same on SGLang: prefill and decode through one pool.
+demo-sglang: sglang models
+	PYTHONPATH=tests $(SGLANG) -m demo_sglang.pd $(DEMO_ARGS)
+
+# One pool for vLLM and SGLang: each takes what the other stored.
+demo-cross: sglang models
+	PYTHONPATH=tests $(SGLANG) -m demo_sglang.cross $(DEMO_ARGS)
 
 test: lint test-core test-vllm
 
@@ -30,6 +40,9 @@ venv:
 
 engine:
 	@bash tests/env/engine.sh
+
+sglang:
+	@bash tests/env/sglang.sh
 
 models: engine
 	@$(ENGINE) tests/models/build.py .models
@@ -46,6 +59,10 @@ test-core: venv
 
 test-vllm: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
+
+# Not part of `make test`: the environment takes three minutes to build and each server half a minute to start.
+test-sglang: sglang engine models
+	$(SGLANG) -m pytest -m "not slow" --timeout 900 adapters/kvhub-sglang tests/sglang_e2e $(PYTEST_ARGS)
 
 # The long forms of what `make test` runs in short: minutes to half an hour.
 test-slow: venv
@@ -86,6 +103,6 @@ bench-stream: engine
 	$(ENGINE) tests/benchmarks/stream.py $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv .ucx-system .s3-server .venv-vllm .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .ucx-system .s3-server .venv-vllm .venv-sglang .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name '*.egg-info' -not -path './.git/*' -prune -exec rm -rf {} +
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

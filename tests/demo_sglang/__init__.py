@@ -1,0 +1,1 @@
+"""The demos with SGLang: `make demo-sglang` and `make demo-cross`."""
