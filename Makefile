@@ -1,6 +1,6 @@
 # Everything is built inside the checkout: .venv (core and tools), .venv-vllm (engine), .venv-sglang (the other engine,
-# only for its own targets), .engine-* (older engines),
-# .models (tiny models).  Targets may be made again at any time; what is up to date costs a moment.
+# for its own targets), .engine-* (older engines), .models (tiny models).
+# Targets may be made again at any time; what is up to date costs a moment.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -13,7 +13,7 @@ export PYTHON
 export PYTHONHASHSEED := 0
 
 TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
-CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness)
+CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness tests/sglang_e2e)
 JOBS ?= 4
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
