@@ -20,10 +20,14 @@ _COMMON = {
 }
 _OWN = {
     "store": ("store.py", "test_store.py"),
+    "transport": ("transport.py", "fabric.py", "lane.py", "test_transport.py"),
+    "engine": ("engine.py", "worker.py", "places.py", "test_engine.py"),
     "codec": ("codec.py", "test_codec.py"),
 }
 _SUMMARIES = {
     "store": "A kvhub store in a directory",
+    "transport": "A kvhub transport over sockets",
+    "engine": "kvhub in an engine of its own",
     "codec": "A kvhub codec that deflates chunks on a store",
 }
 KINDS = tuple(_OWN)
@@ -41,6 +45,7 @@ def render(kind: str, names: Names) -> dict[str, str]:
     words = {
         "name": names.name,
         "word": names.word,
+        "WORD": names.word.upper(),
         "module": names.module,
         "distribution": names.distribution,
         "Class": names.cls,

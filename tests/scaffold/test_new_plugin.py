@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -59,7 +60,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*tool: str, folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", *tool], cwd=folder, capture_output=True, text=True, timeout=300)
+    paths = os.pathsep.join([str(folder), *(path for path in sys.path if path)])
+    done = subprocess.run(
+        [sys.executable, "-m", *tool],
+        cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     if f"No module named {tool[0]}" in done.stderr:
         pytest.skip(f"needs {tool[0]}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -68,6 +73,21 @@ def run(*tool: str, folder: Path) -> None:
 def test_made_code_is_tidy(made: Path) -> None:
     run("ruff", "check", "--isolated", "--select", "E,F,B,UP", "--line-length", "120", ".", folder=made)
     run("ruff", "format", "--check", "--isolated", "--line-length", "120", ".", folder=made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        pytest.param("codec", "", id="codec"),
+        pytest.param("transport", "Lanes", id="transport"),
+        pytest.param("engine", "described or A01 or A09 or A10 or layout", id="engine"),
+        pytest.param("transport", "", id="transport, all", marks=pytest.mark.slow),
+        pytest.param("engine", "", id="engine, all", marks=pytest.mark.slow),
+    ],
+)
+def test_the_made_tests_pass_at_once(kind: str, most: str, made: Path) -> None:
+    """That of a store is made, installed and run by the stranger."""
+    run("pytest", "-q", "-p", "no:cacheprovider", "-k", most, "--rootdir", ".", folder=made / f"kvhub-my-{kind}")
 
 
 @pytest.mark.slow
