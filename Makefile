@@ -12,7 +12,7 @@ POOL ?= nfs
 export PYTHON
 export PYTHONHASHSEED := 0
 
-TYPED := kvhub $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
+TYPED := kvhub kvhub_pytest.py $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness tests/sglang_e2e)
 JOBS ?= 4
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from kvhub import __version__
-from kvhub.cli import chunk, config, doctor, plugins
+from kvhub.cli import chunk, config, doctor, plugins, verify
 from kvhub.errors import ConfigError, KvhubError
 from kvhub.pool.command import add_parser as add_pool
 from kvhub.scaffold import command as scaffold
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     chunk.add_parser(commands)
     add_pool(commands)
     scaffold.add_parser(commands)
+    verify.add_parser(commands)
     return parser
 
 

@@ -7,6 +7,7 @@ import pytest
 from kvhub.testing.engine_driver import EngineDriver
 from kvhub.testing.engine_stage import EngineStage, Pair, Stand
 from kvhub.testing.engine_tap import Tap
+from kvhub.testing.guard import fast
 from kvhub.types import Op, Outcome
 
 
@@ -194,6 +195,7 @@ class FlowLaws(EngineStage):
         stand.check(pair.decode, pair.decode.submit(prompt, 4, params=params), prompt, 4)
         stand.rest(pair.decode)
 
+    @fast
     def test_a_lying_peer_is_no_reason_to_wait_for_ever(self, stand: Stand) -> None:
         """A peer that promises more than it has gives what it has, and the rest is computed."""
         pair, prompt = stand.pair(), stand.prompt(4 * stand.chunk + 3)

@@ -9,6 +9,7 @@ import pytest
 from kvhub.testing.engine_driver import EngineDriver, EngineSetup
 from kvhub.testing.engine_stage import OFFER, EngineStage, Stand
 from kvhub.testing.engine_tap import Tap
+from kvhub.testing.guard import fast
 from kvhub.types import Completion, Op, Outcome
 
 STATES = (
@@ -212,6 +213,7 @@ class LifeLaws(EngineStage):
         stand.run(reader, [*prompt, *tokens], 2)
         assert stand.loaded(reader) == len(prompt) + 2
 
+    @fast
     @pytest.mark.parametrize("op", [Op.FIND, Op.LOAD, Op.SAVE])
     def test_a_hung_pool_never_stops_the_engine(self, stand: Stand, op: Op) -> None:
         """Requests end and blocks come back while a member answers nothing at all."""
@@ -237,6 +239,7 @@ class LifeLaws(EngineStage):
         stand.run(engine, stand.prompt(6 * stand.chunk, 0), 20)
         stand.rest(engine)
 
+    @fast
     def test_a_load_that_finds_no_slot_is_not_tried_for_ever(self, stand: Stand) -> None:
         """While a hung member keeps every slot, what is in the pool is computed: no request waits for room."""
         stand.run(stand.pooled(), prompt := stand.prompt(3 * stand.chunk))

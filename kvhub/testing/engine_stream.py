@@ -10,6 +10,7 @@ import pytest
 
 from kvhub.testing.engine_driver import EngineSetup
 from kvhub.testing.engine_stage import OFFER, EngineStage, Pair, Stand
+from kvhub.testing.guard import fast
 from kvhub.types import Batch, Completion, Op, Outcome
 
 
@@ -56,6 +57,7 @@ class StreamLaws(EngineStage):
         assert pair.decode.state(name) == "loading"
         return leg, name
 
+    @fast
     def test_stream_early_chunks_come_before_the_last_is_computed(self, stand: Stand) -> None:
         """The first piece is at decode while prefill has steps to go; the answer is the plain engine's."""
         pair, prompt = self._pair(stand), stand.prompt(self.long)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import pytest
 
@@ -20,8 +20,24 @@ OPEN = frozenset(
     | {"use", "path", "options", "tls", "moments", "aborts"}
 )
 """Names that a third party's class is meant to define."""
+LEVELS = ("works", "safe", "fast")
+"""Each has the laws of those before it."""
 REASON_MIN = 12
 """Characters of a reason: a word like "flaky" is none."""
+
+Law = TypeVar("Law", bound=Callable[..., Any])
+
+
+def fast(law: Law) -> Law:
+    """Marks a law of the level "fast": nobody who calls a member waits for it."""
+    law.kvhub_level = "fast"  # type: ignore[attr-defined]
+    return law
+
+
+def level_of(law: Callable[..., Any]) -> str:
+    """The level of a law: what is not marked is "works" in the modules of basics, and "safe" in all others."""
+    marked = getattr(law, "kvhub_level", "")
+    return marked or ("works" if law.__module__.endswith(("_basic", ".guard")) else "safe")
 
 
 def _ours(cls: type) -> bool:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from kvhub.testing.driver import Driver, names
+from kvhub.testing.guard import fast
 from kvhub.testing.region import make_key
 from kvhub.testing.stage import Opens, Stage, most_bytes, until
 from kvhub.testing.store_basic import chunks
@@ -42,6 +43,7 @@ class TimeLaws(Stage):
         store.wait_all()
         store.settle(0.1)
 
+    @fast
     def test_many_batches_at_once(self, store: Driver) -> None:
         """Requests come together; each batch's answer is its own, in whatever order they end."""
         kept = chunks(30, length=2000)
@@ -52,6 +54,7 @@ class TimeLaws(Stage):
             assert store.wait(batch).outcomes == (DONE,)
             assert store.bytes_of(32 + n, 2000) == kept[keys[n]]
 
+    @fast
     def test_B18_submit_returns_at_once(self, store: Driver) -> None:
         """`submit` is called from the engine's thread, in every step."""
         kept = chunks(32)
@@ -63,6 +66,7 @@ class TimeLaws(Stage):
             store.wait_all()
         assert min(times) < PROMPT_S and max(times) < NEVER_S, f"submit took {min(times):.4f} to {max(times):.4f} s"
 
+    @fast
     def test_poll_never_blocks(self, store: Driver) -> None:
         """One pump polls all members: whoever blocks in `poll` stops all of them."""
         idle = [spent(store.member.poll) for _ in range(20)]
@@ -74,6 +78,7 @@ class TimeLaws(Stage):
             store.wait_all()
         assert min(busy) < PROMPT_S and max(busy) < NEVER_S, f"a busy poll took {min(busy):.4f} to {max(busy):.4f} s"
 
+    @fast
     @pytest.mark.parametrize("op", [Op.FIND, Op.LOAD, Op.SAVE])
     def test_wake_is_called(self, store: Driver, op: Op) -> None:
         """The pump sleeps until it is woken; without `wake` every load lasts a polling interval longer."""
@@ -156,6 +161,7 @@ class TimeLaws(Stage):
             spoilt = [slot for slot in range(40, 56) if store.bytes_of(slot) != pattern]
             assert not spoilt, f"slots {spoilt} were written after the batch had ended"
 
+    @fast
     def test_B18_flood(self, store: Driver) -> None:
         """More than the queue takes: every submit returns, every batch ends, and afterwards all is well."""
         kept = chunks(4)

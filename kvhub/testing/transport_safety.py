@@ -10,6 +10,7 @@ import time
 import pytest
 
 from kvhub.testing.driver import names
+from kvhub.testing.guard import fast
 from kvhub.testing.region import CHUNK_BYTES, make_key
 from kvhub.testing.stage import CLOSE_WITHIN_S, most_bytes, until
 from kvhub.testing.store_basic import chunks
@@ -63,6 +64,7 @@ class SafetyLaws(Sites):
         ours.driver.wait_all()
         ours.driver.settle(0.1)
 
+    @fast
     def test_many_batches_at_once(self, ours: Site, theirs: Site) -> None:
         """Requests come together; each batch's answer is its own, in whatever order they end."""
         kept = chunks(30, length=3000)
@@ -73,6 +75,7 @@ class SafetyLaws(Sites):
             assert driver.wait(batch).outcomes == (DONE,)
             assert driver.bytes_of(32 + n, 3000) == data
 
+    @fast
     def test_a_slow_batch_does_not_stop_others(self, ours: Site, theirs: Site) -> None:
         """One prompt whose prefill is not done yet must not hold up those that are."""
         slow, kept = self._hang(ours, theirs), chunks(4)
@@ -83,6 +86,7 @@ class SafetyLaws(Sites):
         theirs.source.abandon(*chunks(4, "never ready"))
         assert ours.driver.wait(slow).outcomes == (MISS,) * 4
 
+    @fast
     def test_B18_calls_return_at_once(self, ours: Site, theirs: Site) -> None:
         """The engine's thread calls them, also for peers that do not answer."""
         kept, nobody = chunks(16), Peer(f"127.0.0.1:{dead_port()}", "nobody", "promise")
@@ -101,6 +105,7 @@ class SafetyLaws(Sites):
         for name, took in times.items():
             assert min(took) < PROMPT_S and max(took) < NEVER_S, f"{name} took {min(took):.4f} to {max(took):.4f} s"
 
+    @fast
     def test_wake_is_called(self, ours: Site, theirs: Site) -> None:
         """The pump sleeps until it is woken; without `wake` every load lasts a polling interval longer."""
         kept = chunks(1)
@@ -278,6 +283,7 @@ class SafetyLaws(Sites):
         assert ours.driver.read([*kept], peer=theirs.peer()) == [*kept.values()]
         assert theirs.transport.healthy() == ""
 
+    @fast
     def test_flood(self, ours: Site, theirs: Site) -> None:
         """More than the wire takes: every submit returns, every batch ends, and afterwards all is well."""
         kept = chunks(4)

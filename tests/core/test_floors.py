@@ -25,7 +25,8 @@ FLOORS: dict[int, str] = {
     4: "fetch opening orders plugins rehearsal router",
     5: "hub pool requests scaffold schema",
     6: "doctor session",
-    7: "cli testing",
+    7: "testing",
+    8: "cli",
 }
 """A module imports only from floors below its own; a folder may import inside itself."""
 GROUND = {"errors", "names"}
