@@ -183,7 +183,8 @@ class Nursery:
         command = [sys.executable, "-m", "kvhub.testing.wire_peer", "--nursery", str(self.path), use]
         self._run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._run.stdout is not None
-        assert self._run.stdout.readline() == b"ready\n", f"the nursery ended with {self._run.wait(5)}"
+        said = self._run.stdout.readline()
+        assert said == b"ready\n", f"the nursery said {said!r}, exit status {self._run.poll()}"
 
     def close(self) -> None:
         self._run.kill()
