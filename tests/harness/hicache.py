@@ -14,6 +14,15 @@ PAGE = 16
 LAYERS = 4
 SIZE = 512
 VOCABULARY = 320
+YAML = """\
+kvhub: 1
+chunk_tokens: 16
+limits: {{lookup: 5s, staging: 8MiB}}
+stores:
+  pool: {{use: nfs, root: "{pool}"}}
+roles:
+  both: {{store: [pool], retrieve: [{{from: pool, deadline: 5s}}]}}
+"""
 LAYOUTS = {
     "mha": {
         "layer_first": ("direct", "kernel"),

@@ -73,6 +73,16 @@ def test_a_second_run_after_a_restart_is_served_by_the_pool(
     assert turn.cached == (len(LONG) + MADE - 1) // PAGE * PAGE
 
 
+def test_A05_a_salt_shares_with_itself_only(engine: SglangEngine, expected: Answer) -> None:
+    """The tree names the chains of tenants by itself; the pool must keep them apart, and find each again."""
+    for salt, found in (("t1", 0), ("t2", 0), ("t1", WHOLE), (None, WHOLE)):
+        engine.forget_prefixes()
+        answer = engine.generate(LONG, max_tokens=MADE, **({"cache_salt": salt} if salt else {}))
+        assert answer.storage == found, f"salt {salt}"
+        same(expected, answer)
+        time.sleep(1.0)
+
+
 def test_a_damaged_chunk_ends_the_hit_and_is_computed(engine: SglangEngine, expected: Answer, chunks: Chunks) -> None:
     """Pitfall 1: SGLang does not check what it reads.  Every chunk is damaged, each in another place."""
     for at, path in enumerate(chunks()):

@@ -15,20 +15,10 @@ os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 import kvhub_sglang.storage
 import sglang.srt.managers.scheduler
 import sglang.srt.mem_cache.pool_host.base
-from harness.hicache import Stack, Start, model
+from harness.hicache import YAML, Stack, Start, model
 from sglang.srt.plugins import load_plugins
 
 load_plugins()
-
-YAML = """\
-kvhub: 1
-chunk_tokens: 16
-limits: {{lookup: 5s, staging: 8MiB}}
-stores:
-  pool: {{use: nfs, root: "{pool}"}}
-roles:
-  both: {{store: [pool], retrieve: [{{from: pool, deadline: 5s}}]}}
-"""
 
 
 @pytest.fixture
