@@ -236,6 +236,8 @@ def nursery(path: str) -> None:
 
 
 def main() -> None:
+    # The parent reads what is said here; an import that takes its time is logged.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if sys.argv[1] == "--nursery":
         # Found and imported once, before the first fork.
         for use in sys.argv[3:]:
