@@ -90,13 +90,13 @@ def test_a_probe_of_a_sealed_store_is_sealed(rig: Rig, open_hub: OpensHub) -> No
     hub = open_hub("secret")
     seen: list[int] = []
     member = rig.member(hub)
-    real = member.write
+    real = member.write_sealed
 
-    def write(name: str, header: bytes, payload: memoryview) -> bool:
-        seen.append(chunkfile.parse(header).codec)
-        return bool(real(name, header, payload))
+    def write(name: str, seal: Any, payload: memoryview, **more: bool) -> bool:
+        seen.append(chunkfile.parse(seal(chunkfile.payload_checksum(payload))).codec)
+        return bool(real(name, seal, payload, **more))
 
-    member.write = write
+    member.write_sealed = write
     hub.orders.probe("pool", Op.SAVE)
     flushed(hub)
     assert seen == [201]

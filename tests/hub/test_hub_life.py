@@ -198,7 +198,8 @@ time.sleep(60)
 """
 
     def named() -> set[str]:
-        return {path.name for path in Path("/dev/shm").iterdir()}
+        """Of this project; others come and go."""
+        return {path.name for path in Path("/dev/shm").iterdir() if "kvhub" in path.name}
 
     before = named()
     with subprocess.Popen(
