@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from kvhub import __version__
-from kvhub.cli import chunk, config, doctor, plugins, verify
+from kvhub.cli import bench, chunk, config, doctor, plugins, verify
 from kvhub.errors import ConfigError, KvhubError
 from kvhub.pool.command import add_parser as add_pool
 from kvhub.scaffold import command as scaffold
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     plugins.add_parser(commands)
     config.add_parsers(commands)
     doctor.add_parser(commands)
+    bench.add_parser(commands)
     chunk.add_parser(commands)
     add_pool(commands)
     scaffold.add_parser(commands)

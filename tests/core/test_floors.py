@@ -24,7 +24,7 @@ FLOORS: dict[int, str] = {
     3: "accept builtin claims config jobs offers search sinks stream wire",
     4: "fetch opening orders plugins rehearsal router",
     5: "hub pool requests scaffold schema",
-    6: "doctor session",
+    6: "bench doctor session",
     7: "testing",
     8: "cli",
 }
