@@ -17,7 +17,7 @@ CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignor
 JOBS ?= 4
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow mutants test-packages test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -68,6 +68,15 @@ test-sglang: sglang engine models
 test-slow: venv
 	$(CORE) -m pytest -m "slow and not vllm" --timeout 1800 $(CORE_TESTS) $(PYTEST_ARGS)
 	$(CORE) tests/contracts/mutants.py
+
+# Seeded faults against every contract: each must be caught, and what is correct must pass (minutes).
+mutants: venv
+	$(CORE) tests/contracts/mutants.py
+	$(CORE) -m pytest -q --timeout 600 tests/engine/test_engine_mutants.py
+
+# Each package alone, at its lowest declared versions, in an environment of its own (minutes; packages with torch left out).
+test-packages: venv
+	$(CORE) tests/packaging/floors.py
 
 # On real NFS, inside User-Mode Linux (root, Debian packages: see the script); says why where it cannot.
 test-nfs: venv

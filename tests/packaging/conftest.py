@@ -1,0 +1,6 @@
+"""Lets the tests here import their helper by plain name, also under --import-mode=importlib."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
