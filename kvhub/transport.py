@@ -38,7 +38,7 @@ class Transport(Member):
 
     @classmethod
     def rehearsal(cls, config: Any) -> tuple[Any, Any]:
-        """The options for two members on this machine: one to serve on a free port, one to pull from it.
+        """The options for two members on this machine, at free ports: one to serve, one to pull from it.
 
         For `kvhub doctor` and `kvhub bench`, which may run beside an engine that has the configured port.
         """

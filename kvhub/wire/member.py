@@ -145,7 +145,11 @@ class WireTransport(Transport):
 
     @classmethod
     def rehearsal(cls, config: WireConfig) -> tuple[WireConfig, WireConfig]:
-        return attrs.evolve(config, listen="127.0.0.1:0", advertise=""), attrs.evolve(config, listen="", advertise="")
+        # On the addresses that are configured, since a fabric takes its devices from them.
+        host = addresses.parse(config.listen)[0] if config.listen else "127.0.0.1"
+        told = addresses.show(addresses.parse(config.advertise)[0], 0) if config.advertise else ""
+        free = attrs.evolve(config, listen=addresses.show(host, 0), advertise=told if addresses.is_any(host) else "")
+        return free, free
 
     def diagnose(self) -> Iterable[Finding]:
         return diagnosis.findings(self.config, self.address())

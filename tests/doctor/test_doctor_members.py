@@ -146,6 +146,17 @@ def test_a_store_that_returns_other_bytes_with_a_good_checksum(doctor: Doctor, d
     )
 
 
+def test_E15_a_store_that_removes_nothing_is_asked_for_nothing_that_it_does_not_claim(
+    doctor: Doctor, dists: Any
+) -> None:
+    """It would raise for REMOVE, and what was saved would stay."""
+    dists.add("keep-kv", "keep", FLIPS.replace("removes=True", "removes=False"))
+    lines = doctor(POOL.replace("nfs/local, root: ROOT", "keep"))
+    assert bad(lines) == []
+    said = "a miss is told as one; nothing was stored, as this store removes nothing"
+    assert f"pass stores.pool round trip: {said}" in lines
+
+
 def test_a_role_that_only_retrieves_writes_nothing(doctor: Doctor, tmp_path: Path) -> None:
     text = POOL.replace("store: [pool]", "store: [host]").replace("retrieve: [pool]", "retrieve: [host, pool]")
     lines = doctor(text.replace("stores:", "stores:\n  host: {use: host, capacity: 64MiB}"))
@@ -209,7 +220,7 @@ def test_beyond_loopback_without_a_secret(doctor: Doctor) -> None:
 def test_E12_the_lanes_in_use_are_told_by_a_real_pull(doctor: Doctor) -> None:
     [found] = [each for each in doctor(WIRE, role="decode") if "transport in use" in each]
     assert found.startswith("pass transports.wire transport in use: 4 chunks came from 127.0.0.1:")
-    assert found.endswith(", over tcp, as between two machines")
+    assert found.endswith(", over tcp; the peer's arena was not mapped, as it cannot be from another machine")
 
 
 # -- buckets ---------------------------------------------------------------------------------------------------------
