@@ -1,47 +1,52 @@
-"""Follows docs/write-a-plugin.md to the letter, in a folder of its own: every block is used or run."""
+"""Follows docs/write-a-plugin.md to the letter, in a folder of its own: every block is compared or run."""
 
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "write-a-plugin.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "write-a-plugin.md"
+EXAMPLE = ROOT / "plugins" / "kvhub-example"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROOT_IN_PAGE = "/tmp/shelf"
 
 
-def blocks():
-    return [(match[1], match[2]) for match in BLOCK.finditer(PAGE.read_text())]
+def blocks(language):
+    return [match[2] for match in BLOCK.finditer(PAGE.read_text()) if match[1] == language]
+
+
+def of_the_author(text):
+    """The page shows the living example; the author's package has other names in it."""
+    return text.replace("Example", "Shelf").replace("example", "shelf")
+
+
+def test_every_block_is_used():
+    found = [match[1] for match in BLOCK.finditer(PAGE.read_text())]
+    assert sorted(found) == ["python"] * 4 + ["sh"] * 6 + ["toml"] + ["yaml"] * 2
+
+
+def test_the_page_shows_the_living_example():
+    store, contract, _, wrapped = blocks("python")
+    assert store == (EXAMPLE / "kvhub_example" / "store.py").read_text()
+    tests = (EXAMPLE / "tests" / "test_example_store.py").read_text()
+    assert contract in tests and wrapped in tests
+    assert blocks("toml") == [(EXAMPLE / "pyproject.toml").read_text()]
+
+
+def test_the_store_is_as_short_as_promised():
+    store = blocks("python")[0]
+    body = store[store.index("class ExampleStore") :]
+    assert sum(1 for line in body.splitlines() if line.strip()) <= 56
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The author's folder, with the page's files in it."""
-    folder = tmp_path_factory.mktemp("kvhub-shelf")
-    python = [text for language, text in blocks() if language == "python"]
-    (toml,) = [text for language, text in blocks() if language == "toml"]
-    (yaml,) = [text for language, text in blocks() if language == "yaml"]
-    store, contract, excused, wrapped = python
-    for name, text in {
-        "kvhub_shelf/__init__.py": store,
-        "pyproject.toml": toml,
-        "tests/test_shelf.py": f"{contract}\n\n{excused}",
-        "tests/test_shelf_full.py": wrapped,
-        "shelf.yaml": yaml.replace(ROOT_IN_PAGE, str(folder / "shelf")),
-    }.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def shell(folder):
-    """Runs a block's commands as they stand; pip puts what it installs into the folder instead of this environment."""
+def answers(tmp_path_factory):
+    """Every shell block of the page, run in order; pip installs into a folder instead of this environment."""
+    folder = tmp_path_factory.mktemp("author")
     tools = folder / "bin"
     tools.mkdir()
     for name, module in {"pip": "pip", "pytest": "pytest", "kvhub": "kvhub.cli"}.items():
@@ -52,33 +57,31 @@ def shell(folder):
         path.chmod(0o755)
     # What the page's `pip install` would fetch is in this environment already; for this option pip reads 0 as "off".
     pip = {"PIP_TARGET": f"{folder}/site", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1"}
-    environment = os.environ | pip | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": f"{folder}/site"}
-    environment |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = os.pathsep.join([f"{folder}/site", *(path for path in os.environ.get("PYTHONPATH", "").split(":") if path)])
+    environment = os.environ | pip | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": paths}
+    environment |= {
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_PLUGINS": "kvhub_pytest",
+    }
 
-    def shell(commands):
+    def shell(commands, where):
         done = subprocess.run(
-            ["sh", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+            ["sh", "-e", "-c", commands], cwd=where, env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, f"{commands}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done.stdout
 
-    return shell
-
-
-@pytest.fixture(scope="module")
-def answers(shell):
-    """Every shell block of the page, run in order."""
-    return {text.strip(): shell(text) for language, text in blocks() if language == "sh"}
-
-
-def test_every_block_is_used():
-    assert sorted(language for language, _ in blocks()) == ["python"] * 4 + ["sh"] * 3 + ["toml", "yaml"]
-
-
-def test_the_store_is_as_short_as_promised():
-    _, store = next(block for block in blocks() if block[0] == "python")
-    body = store[store.index("class ShelfStore") : store.index("@hookimpl")]
-    assert sum(1 for line in body.splitlines() if line.strip()) <= 50
+    begin, *rest = blocks("sh")
+    found = {begin.strip(): shell(begin, folder)}
+    package = folder / "kvhub-shelf"
+    options, pool = blocks("yaml")
+    assert (package / "example.yaml").read_text() == pool
+    for name, text in {"options.yaml": options, "example.yaml": pool}.items():
+        (package / name).write_text(text.replace(ROOT_IN_PAGE, str(folder / "kv")))
+    test = package / "tests" / "test_shelf_store.py"
+    test.write_text(test.read_text() + "\n\n" + of_the_author(blocks("python")[2]))
+    return found | {commands.strip(): shell(commands, package) for commands in rest}
 
 
 def test_the_plugin_is_found(answers):
@@ -91,21 +94,11 @@ def test_the_contract_passes(answers):
     assert "TestShelfOnTape leaves out" in answers["pytest -q tests"]
 
 
-def test_the_configuration_is_accepted(answers):
-    assert "shelf" in answers["kvhub check shelf.yaml --role both"]
+def test_the_contract_passes_without_a_test_file(answers):
+    shown = answers["pytest -q --kvhub-use shelf --kvhub-options options.yaml --kvhub-level works"]
+    assert re.search(r"^store shelf: \d+ laws, level works$", shown, re.MULTILINE)
 
 
-def test_a_shelf_that_cannot_be_written_stops_the_start(folder, answers, monkeypatch):
-    monkeypatch.syspath_prepend(str(folder / "site"))
-    import kvhub_shelf
-
-    from kvhub import KvhubError
-    from kvhub.testing import make_context, make_region
-
-    (folder / "file").write_text("in the way")
-    store = kvhub_shelf.ShelfStore(kvhub_shelf.ShelfConfig(root=folder / "file"), make_context("shelf"))
-    before = time.monotonic()
-    with pytest.raises(KvhubError, match=r"shelf: cannot write to .*file.* \(.*\); create the directory"):
-        store.attach(make_region(2), lambda: None)
-    store.close()
-    assert time.monotonic() - before < 5.0
+def test_the_configuration_is_accepted_and_the_medium_verified(answers):
+    assert "shelf" in answers["kvhub check example.yaml --role both"]
+    assert answers["kvhub verify example.yaml --member pool --level works"].splitlines()[-1] == "verified"
