@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import settings
 
 from kvhub import Capabilities, hookimpl
 from kvhub.plugins import Registry
@@ -21,14 +22,14 @@ from kvhub.store import Store
 from kvhub.transport import Transport
 from kvhub.units import seconds, size
 
+# A machine that has other work to do is no fault.
+settings.register_profile("kvhub", deadline=None)
+settings.load_profile("kvhub")
+
 STORE_MODULE = """
 import attrs
 from kvhub import Capabilities, hookimpl
 from kvhub.store import Store
-
-# A machine that has other work to do is no fault.
-settings.register_profile("kvhub", deadline=None)
-settings.load_profile("kvhub")
 
 @attrs.frozen
 class Options:
