@@ -6,29 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kvhub.testing.files import ChunkFiles
 from kvhub.testing.store import StoreContract
-from kvhub.types import Key, MemberContext
 from kvhub_nfs import DirectoryStore, LocalStore, files, store
-
-
-class Files:
-    """The test's hand on the stored files."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def path(self, context: MemberContext, key: Key) -> Path:
-        name = key.hex()
-        return self._root / context.namespace.hex()[:32] / name[:2] / name[2:4] / f"{name}.kv"
-
-    def read(self, context: MemberContext, key: Key) -> bytes | None:
-        path = self.path(context, key)
-        return path.read_bytes() if path.exists() else None
-
-    def write(self, context: MemberContext, key: Key, data: bytes) -> None:
-        path = self.path(context, key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
 
 
 class TestDirectoryStore(StoreContract):
@@ -37,8 +17,8 @@ class TestDirectoryStore(StoreContract):
         return lambda context: DirectoryStore(DirectoryStore.Config(root=tmp_path), context)
 
     @pytest.fixture
-    def medium(self, tmp_path: Path) -> Files:
-        return Files(tmp_path)
+    def medium(self, tmp_path: Path) -> ChunkFiles:
+        return ChunkFiles(tmp_path)
 
 
 class TestDirectReadsAndWrites(StoreContract):
@@ -55,8 +35,8 @@ class TestDirectReadsAndWrites(StoreContract):
         return lambda context: LocalStore(LocalStore.Config(root=tmp_path, io="direct"), context)
 
     @pytest.fixture
-    def medium(self, tmp_path: Path) -> Files:
-        return Files(tmp_path)
+    def medium(self, tmp_path: Path) -> ChunkFiles:
+        return ChunkFiles(tmp_path)
 
 
 class TestLocalStoreWithFsync(StoreContract):
@@ -65,5 +45,5 @@ class TestLocalStoreWithFsync(StoreContract):
         return lambda context: LocalStore(LocalStore.Config(root=tmp_path, workers=1, fsync=True), context)
 
     @pytest.fixture
-    def medium(self, tmp_path: Path) -> Files:
-        return Files(tmp_path)
+    def medium(self, tmp_path: Path) -> ChunkFiles:
+        return ChunkFiles(tmp_path)
