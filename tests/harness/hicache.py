@@ -58,12 +58,14 @@ class Stack:
         zero_copy: bool = True,
         role: str = "both",
         heads: int = 2,
+        geometry: tuple[int, int, int, int] = (SIZE, PAGE, LAYERS, 32),
         **storage: Any,
     ) -> None:
+        """`geometry`: tokens of the device pool, tokens of a page, layers, head dimension."""
         self.kind, self.layout, self.dtype = kind, layout, dtype
         self._config, self._role, self._zero_copy, self._storage = config, role, zero_copy, storage
-        self.device, self.buffers = _device(kind, dtype, heads)
-        self.host = _host(kind, self.device, layout)
+        self.device, self.buffers = _device(kind, dtype, heads, geometry)
+        self.host = _host(kind, self.device, layout, geometry[1])
         self.backend: Any = None
 
     def attach(self) -> None:
@@ -200,19 +202,24 @@ def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-def _device(kind: str, dtype: torch.dtype, heads: int) -> tuple[Any, list[torch.Tensor]]:
+def _device(
+    kind: str, dtype: torch.dtype, heads: int, geometry: tuple[int, int, int, int]
+) -> tuple[Any, list[torch.Tensor]]:
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
-    shared = {"size": SIZE, "page_size": PAGE, "dtype": dtype, "layer_num": LAYERS, "device": "cpu",
-              "enable_memory_saver": False}  # fmt: skip
+    size, page, layers, dim = geometry
+    shared = {
+        "size": size, "page_size": page, "dtype": dtype, "layer_num": layers, "device": "cpu",
+        "enable_memory_saver": False,
+    }  # fmt: skip
     if kind == "mha":
-        pool = MHATokenToKVPool(**shared, head_num=heads, head_dim=32, enable_alt_stream=False)
+        pool = MHATokenToKVPool(**shared, head_num=heads, head_dim=dim, enable_alt_stream=False)
         return pool, [*pool.k_buffer, *pool.v_buffer]
     pool = MLATokenToKVPool(**shared, kv_lora_rank=64, qk_rope_head_dim=16)
     return pool, list(pool.kv_buffer)
 
 
-def _host(kind: str, device: Any, layout: str) -> Any:
+def _host(kind: str, device: Any, layout: str, page: int) -> Any:
     from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
     from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 
@@ -220,5 +227,5 @@ def _host(kind: str, device: Any, layout: str) -> Any:
     shared = {"pin_memory": False, "device": "cpu", "device_capacity_tokens": device.size,
               "start_layer": device.start_layer, "end_layer": device.end_layer}  # fmt: skip
     if kind == "mha":
-        return MHATokenToKVPoolHost(info, 2.0, 0, PAGE, layout, **shared)
-    return MLATokenToKVPoolHost(info, 2.0, 0, PAGE, layout, target_layer_num=device.layer_num, **shared)
+        return MHATokenToKVPoolHost(info, 2.0, 0, page, layout, **shared)
+    return MLATokenToKVPoolHost(info, 2.0, 0, page, layout, target_layer_num=device.layer_num, **shared)
