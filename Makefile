@@ -17,7 +17,7 @@ CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignor
 JOBS ?= 4
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow mutants test-packages test-nfs lint venv engine models bench-kernels bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow mutants test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -84,6 +84,10 @@ test-nfs: venv
 
 bench-kernels: engine
 	$(ENGINE) tests/benchmarks/kernels.py $(BENCH_ARGS)
+
+# How fast pages move between SGLang's host pool and slots, and are converted.
+bench-sglang: sglang
+	$(SGLANG) tests/benchmarks/sglang_pages.py $(BENCH_ARGS)
 
 bench-lookup: venv
 	$(CORE) tests/benchmarks/lookup.py $(BENCH_ARGS)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
 
+from kvhub.conditions import PARTS
 from kvhub.errors import ConfigError
 from kvhub.keys import Namespace
 from kvhub.layout import Layout
+from kvhub.roles import RoleConfig
 from kvhub.weights import model_namespace, weights_revision
 
 WHERE = "kvhub in SGLang"
@@ -107,6 +109,25 @@ def check_engine(model: Model, storage: Any, *, pages: int, chunk_tokens: int) -
     ):
         if size > 1:
             problems.append(f"{name} is {size}: a page is cut across ranks by position; {_WITHOUT}")
+    if problems:
+        raise ConfigError(problems, where=WHERE)
+
+
+def check_role(role: RoleConfig, transports: Collection[str]) -> None:
+    """Raise ConfigError with everything that a role asks for and HiCache cannot do."""
+    problems = []
+    named = sorted({step.member for step in (*role.store, *role.retrieve)} & set(transports))
+    for name in named:
+        problems.append(
+            f"roles.{role.name}: {name} is a transport, and HiCache has storage and no peers; give SGLang a role "
+            f"of its own with stores only"
+        )
+    parts = sorted({step.part for step in role.store if step.part})
+    if parts or (role.write_back and len(role.write_back) < len(PARTS)):
+        problems.append(
+            f"roles.{role.name}: only {', '.join(parts or sorted(role.write_back))} tokens are to be stored, and "
+            f"SGLang does not say which tokens it generated; set write_back: [prompt, generated] and leave out part"
+        )
     if problems:
         raise ConfigError(problems, where=WHERE)
 

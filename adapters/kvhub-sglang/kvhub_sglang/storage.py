@@ -24,7 +24,7 @@ from kvhub.hub import Hub
 from kvhub.keys import Context
 from kvhub.plugins import Registry
 from kvhub_sglang import hooks
-from kvhub_sglang.facts import WHERE, Model, check_engine, check_pool, namespace, read_model
+from kvhub_sglang.facts import WHERE, Model, check_engine, check_pool, check_role, namespace, read_model
 from kvhub_sglang.ledger import Ledger, Page
 from kvhub_sglang.metrics import Meter
 from kvhub_sglang.pages import HostPages
@@ -59,6 +59,8 @@ class KvhubStorage(HiCacheStorage):
                 [f"role: {self._role} is not in {self._config.path}; found {', '.join(self._config.roles)}"],
                 where=WHERE,
             )
+        transports = [name for name, member in self._config.members.items() if member.kind == "transport"]
+        check_role(self._config.roles[self._role], transports)
         if not extra.get("interface_v1"):
             _log.warning("storage.slow", why="interface_v1 is not set: every page is copied once more; set it to 1")
         self._model: Model = read_model()

@@ -18,6 +18,10 @@ pytestmark = pytest.mark.sglang
 SLOW = YAML.replace("5s", "300ms")
 SMALL = YAML.replace("8MiB", "256KiB")
 WIDE = YAML.replace("chunk_tokens: 16", "chunk_tokens: 32")
+WIRED = (
+    YAML.replace("store: [pool]", "store: [pool, wire]")
+    + "  decode: {{retrieve: [wire]}}\ntransports: {{wire: {{use: tcp}}}}\n"
+)
 READER = YAML + "  prefill: {{retrieve: [pool]}}\n"
 TIERED = YAML.replace("stores:\n", "stores:\n  host: {{use: host, capacity: 8MiB}}\n").replace(
     "store: [pool], retrieve: [", "store: [host, pool], retrieve: [host, "
@@ -256,6 +260,14 @@ def test_A18_A23_what_cannot_be_kept_is_refused_at_start(start: Start) -> None:
         start(model={"revision": None})
     with pytest.raises(ConfigError, match="--attn-cp-size is 2"):
         start(attn_cp_size=2)
+
+
+def test_E03_a_role_that_hicache_cannot_play_is_refused(start: Start) -> None:
+    """It has no peers, and does not tell generated tokens from given ones."""
+    with pytest.raises(ConfigError, match=r"roles\.both: only prompt tokens are to be stored"):
+        start(yaml=YAML.replace("both: {{", "both: {{write_back: [prompt], "))
+    with pytest.raises(ConfigError, match=r"roles\.both: wire is a transport"):
+        start(yaml=WIRED)
 
 
 def test_a_pool_without_a_buffer_is_refused_with_a_sentence(start: Start) -> None:
