@@ -26,11 +26,12 @@ demo: engine models
 	PYTHONPATH=tests $(ENGINE) -m demo.run --pool $(POOL) $(DEMO_ARGS)
 
 # The same on SGLang: prefill and decode through one pool.
-demo-sglang: sglang models
+demo-sglang: sglang
+	@$(SGLANG) tests/models/build.py .models tiny-llama
 	PYTHONPATH=tests $(SGLANG) -m demo_sglang.pd $(DEMO_ARGS)
 
 # One pool for vLLM and SGLang: each takes what the other stored.
-demo-cross: sglang models
+demo-cross: sglang engine models
 	PYTHONPATH=tests $(SGLANG) -m demo_sglang.cross $(DEMO_ARGS)
 
 test: lint test-core test-vllm

@@ -26,7 +26,12 @@ from kvhub.layout import Layout
 
 GOALS = {"same": 0.8, "convert": 0.4}
 PAGE, LAYERS, HEADS, DIM = 64, 32, 8, 128
-FOREIGN = {"vLLM NHD": ("lcthd", "lcthd"), "vLLM HND": ("lchtd", "lchtd"), "SGLang page_first": ("ctlhd", "ctlhd")}
+FOREIGN = {
+    "vLLM CPU": ("lhcdt", "lhctd"),
+    "vLLM NHD": ("lcthd", "lcthd"),
+    "vLLM HND": ("lchtd", "lchtd"),
+    "SGLang page_first": ("ctlhd", "ctlhd"),
+}
 
 
 class MHATokenToKVPoolHost:
