@@ -285,6 +285,15 @@ def test_C22_a_long_miss_costs_one_short_question(rig: Rig) -> None:
     hub.release("a")
 
 
+def test_who_takes_full_chunks_only_asks_for_no_tail(rig: Rig) -> None:
+    """Engines that load whole pages have no use for a tail, and finding one would load it."""
+    rig.wraps["pool"] = spy
+    hub = rig.open()
+    assert look(hub, "a", chain_of(prompt(3.5)), tails=False).tokens == 0
+    assert [len(batch.keys) for batch in batches(rig.member(hub), Op.FIND)] == [3]
+    hub.release("a")
+
+
 def test_eviction_takes_the_least_recently_used_and_never_what_is_leased(rig: Rig) -> None:
     hub = rig.open({"both": {"store": ["host"], "retrieve": ["host"]}}, slots=4, stores={"host": rig.host(4)})
     chains = [chain_of(prompt(1, seed=number)) for number in range(6)]
