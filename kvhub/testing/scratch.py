@@ -6,6 +6,7 @@ remove a chunk of a real model, however wrong the member is, unless it mixes nam
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import threading
@@ -65,6 +66,7 @@ class Scratch:
         self._salt = secrets.token_bytes(16)
         self._contexts: dict[bytes, MemberContext] = {}
         self._saved: dict[bytes, set[Key]] = {}
+        self._opened: list[Store] = []
         self._cls = self._recording()
 
     def open(self, context: MemberContext) -> Store:
@@ -72,7 +74,9 @@ class Scratch:
         namespace = sha256(self._salt + context.namespace).digest()
         mine = attrs.evolve(context, namespace=namespace, namespace_json=_TEXT, codecs=self._codecs)
         self._contexts[namespace] = mine
-        return self._cls(self._options, mine)
+        member = self._cls(self._options, mine)
+        self._opened.append(member)
+        return member
 
     def note(self, namespace: bytes, keys: Sequence[Key]) -> None:
         """These keys may have objects now."""
@@ -80,6 +84,10 @@ class Scratch:
 
     def clean(self) -> list[str]:
         """Remove everything; what could not be removed, as sentences.  May be called again."""
+        # A law that was interrupted may have left one open, whose workers would still put chunks there.
+        while self._opened:
+            with contextlib.suppress(Exception):
+                self._opened.pop().close()
         medium = medium_of(self._base, self._options)
         left = []
         for namespace, context in list(self._contexts.items()):
