@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SHARE = 8
 """One slot in so many is kept free or clean."""
-LEAST = 16
+LEAST, MOST = 16, 4096
+"""Slots; the most bounds how long one look may hold the hub's lock, well under a millisecond."""
 AT_ONCE = 64
 """Chunks of one order."""
 
@@ -49,7 +50,7 @@ class Demotions:
 
     @property
     def _window(self) -> int:
-        return max(LEAST, self._hub.arena.region.slots // SHARE)
+        return min(max(LEAST, self._hub.arena.region.slots // SHARE), MOST)
 
     def turn(self) -> None:
         """Save what is about to be lost."""

@@ -321,8 +321,9 @@ class Hub:
         self.pump.wake()
 
     def _turn(self) -> float:
-        with self.lock:
-            self.sinks.demote()
+        if self.sinks.demotes:
+            with self.lock:
+                self.sinks.demote()
         return min(self.jobs.turn(), self.offers.expire())
 
     def _member_changed(self, member: str, state: str, reason: str) -> None:

@@ -30,6 +30,8 @@ class Sinks:
         self._replacing: dict[tuple[str, Key], list[Held]] = {}
         self._write_back = hub.route.write_back
         back = [step for step in self._steps if step.back]
+        self.demotes = bool(back)
+        """Whether some step waits for what the arena is about to lose."""
         self._demotions = Demotions(hub, back, self._demote)
 
     def save(self, chunks: Sequence[tuple[Key, Held]], *, replace: bool = False) -> None:
