@@ -1,5 +1,5 @@
 # Everything is built inside the checkout: .venv (core and tools), .venv-vllm (engine), .venv-sglang (the other engine,
-# for its own targets), .engine-* (older engines), .models (tiny models).
+# for its own targets), .venv-docs (the documentation site), .engine-* (older engines), .models (tiny models).
 # Targets may be made again at any time; what is up to date costs a moment.
 
 SHELL := /bin/bash
@@ -17,7 +17,7 @@ CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignor
 JOBS ?= 3
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow mutants test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -82,6 +82,12 @@ mutants: venv
 	$(CORE) tests/contracts/mutants.py
 	$(CORE) -m pytest -q --timeout 600 tests/engine/test_engine_mutants.py
 
+# The documentation site in build/docs, with the reference made from docstrings; every warning is an error.
+docs:
+	@bash tests/env/docs.sh
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	@echo "build/docs/index.html"
+
 # Each package alone, at its lowest declared versions, in an environment of its own (minutes; packages with torch left out).
 test-packages: venv
 	$(CORE) tests/packaging/floors.py
@@ -124,6 +130,6 @@ bench-stream: engine
 	$(ENGINE) tests/benchmarks/stream.py $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv .ucx-system .s3-server .venv-vllm .venv-sglang .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-docs .ucx-system .s3-server .venv-vllm .venv-sglang .venv-lmcache .venv-nixl .engine-* .models .demo build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name '*.egg-info' -not -path './.git/*' -prune -exec rm -rf {} +
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
