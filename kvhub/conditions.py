@@ -8,6 +8,7 @@ from typing import Any
 from kvhub import names
 
 PARTS = ("prompt", "generated")
+"""Whose tokens a chunk holds: what was given, or what a decode wrote."""
 MOST_USES = 255
 MOST_CHUNKS = 1 << 20
 MOST_FACTOR = 100

@@ -16,6 +16,7 @@ from kvhub import names
 from kvhub.yamlfile import below, read_value
 
 PREFIX = "KVHUB_"
+"""Begins every variable that sets an option."""
 READ_ELSEWHERE = frozenset({"KVHUB_CONFIG"})
 """Variables of ours that name no option: the path of the file."""
 TESTS = "KVHUB_TEST_"

@@ -38,12 +38,15 @@ class Finding:
 
 
 def passed(what: str, found: str) -> Finding:
+    """A finding that is as it should be."""
     return Finding(Grade.PASS, what, found)
 
 
 def warned(what: str, found: str, step: str) -> Finding:
+    """A finding that works and is probably not what is meant, and what to do."""
     return Finding(Grade.WARN, what, found, step)
 
 
 def failed(what: str, found: str, step: str) -> Finding:
+    """A finding that an engine would not start with, or would gain nothing by, and what to do."""
     return Finding(Grade.FAIL, what, found, step)

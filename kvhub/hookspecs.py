@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROJECT = "kvhub"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a plugin's function as its implementation of the hook of that name; a name that is no hook is refused."""
 
 
 @hookspec

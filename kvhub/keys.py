@@ -90,6 +90,7 @@ class Namespace:
 
     @cached_property
     def digest(self) -> bytes:
+        """32 bytes: SHA-256 over every field and `KEY_VERSION`."""
         fields: list[str | int] = [
             "kvhub namespace",
             KEY_VERSION,
@@ -169,6 +170,7 @@ class Chain:
 
     @property
     def tokens(self) -> int:
+        """Tokens so far."""
         return len(self._bytes) // 4
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -107,6 +107,7 @@ class Layout:
 
     @cached_property
     def item_bytes(self) -> int:
+        """Bytes of one number."""
         return ITEM_BYTES[self.dtype]
 
     @cached_property

@@ -17,6 +17,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @attrs.frozen
 class Mount:
+    """One mounted file system, as /proc/self/mountinfo tells of it."""
+
     point: str
     type: str
     options: Mapping[str, str]

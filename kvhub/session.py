@@ -118,6 +118,7 @@ class Session:
             return None
 
     def knows(self, request: str) -> bool:
+        """Whether this request was begun and has not been forgotten."""
         return request in self._requests
 
     def lookup(self, request: str, computed: int) -> int | None:

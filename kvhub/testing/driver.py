@@ -46,6 +46,7 @@ class Driver:
         return self.region.slots // 2
 
     def attach(self) -> None:
+        """Attach the member to the region."""
         self.member.attach(self.region, self.woken.set)
 
     def close(self) -> float:
@@ -59,6 +60,7 @@ class Driver:
         self.region.slot(slot, len(data))[:] = data
 
     def bytes_of(self, slot: int, length: int | None = None) -> bytes:
+        """The first `length` bytes of a slot, or all of it."""
         return Payload(self.region.slot(slot, length))
 
     # -- raw batches
@@ -158,6 +160,7 @@ class Driver:
         return self.submit(Op.SAVE, [*payloads], slots, lengths, deadline=deadline, replace=replace)
 
     def save(self, payloads: Mapping[Key, bytes], *, first: int = 0, replace: bool = False) -> Completion:
+        """`start_save`, and its completion."""
         return self.wait(self.start_save(payloads, first=first, replace=replace))
 
     def keep(self, payloads: Mapping[Key, bytes]) -> None:
@@ -166,6 +169,7 @@ class Driver:
         assert all(o.good for o in completion.outcomes), f"SAVE ended {names(completion)} ({completion.reason})"
 
     def load(self, keys: Sequence[Key], *, first: int | None = None, peer: Peer | None = None) -> Completion:
+        """Load the keys into slots from `first` on, by default those of the upper half."""
         start = self.half if first is None else first
         return self.run(Op.LOAD, keys, range(start, start + len(keys)), peer=peer)
 
@@ -178,9 +182,11 @@ class Driver:
         ]
 
     def find(self, keys: Sequence[Key]) -> tuple[Outcome, ...]:
+        """Look the keys up; an outcome for each."""
         return self.run(Op.FIND, keys).outcomes
 
     def remove(self, keys: Sequence[Key]) -> tuple[Outcome, ...]:
+        """Remove the keys; an outcome for each."""
         return self.run(Op.REMOVE, keys).outcomes
 
     # -- what every completion must satisfy

@@ -67,9 +67,11 @@ class MemoryMedium:
     name: str
 
     def read(self, context: MemberContext, key: Key) -> bytes | None:
+        """The whole object under a key, or None."""
         return MemoryStore.objects.get(f"{self.name} {context.namespace.hex()}", {}).get(key.hex())
 
     def write(self, context: MemberContext, key: Key, data: bytes) -> None:
+        """Put a whole object under a key."""
         MemoryStore.objects.setdefault(f"{self.name} {context.namespace.hex()}", {})[key.hex()] = data
 
 

@@ -67,6 +67,7 @@ class FakeSource:
             self._filling |= set(keys)
 
     def abandon(self, *keys: Key) -> None:
+        """These keys will not be filled: whoever waits for them is told that they are not to be had."""
         with self._news:
             self._filling -= set(keys)
             self._news.notify_all()
@@ -78,6 +79,7 @@ class FakeSource:
             return len(self._tickets)
 
     def close(self) -> None:
+        """End the thread that answers."""
         with self._news:
             self._closed = True
             self._news.notify_all()

@@ -31,6 +31,7 @@ class WirePairing(Wired):
 
     @pytest.fixture(autouse=True)
     def wire_secrets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two secrets, for hubs that are to trust each other or not."""
         monkeypatch.setenv(ONE, "correct horse")
         monkeypatch.setenv(TWO, "battery staple")
 

@@ -249,6 +249,7 @@ def lane_proof(secret: bytes, token: bytes) -> bytes:
 
 
 def encode(message: Message, seal: Seal | None) -> bytes:
+    """The frame of a message, its length first; sealed where a seal is given."""
     body = _encoder.encode(message)
     if seal is None:
         return HEAD.pack(len(body) + 1, 0) + body

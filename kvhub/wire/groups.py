@@ -167,14 +167,17 @@ class Pieces:
 
     @property
     def address(self) -> int:
+        """Where the array is in memory."""
         return self._words.buffer_info()[0]
 
     @property
     def entries(self) -> int:
+        """How many (address, bytes) pairs it has."""
         return len(self._words) // 2
 
     @property
     def message_bytes(self) -> int:
+        """Bytes of the whole message, checks included."""
         return self.payload_bytes + len(self.checks)
 
     def stretches(self) -> list[tuple[int, int]]:

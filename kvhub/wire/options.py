@@ -19,6 +19,7 @@ LEAST_SECRET = 8
 
 
 def address(_: Any, field: attrs.Attribute[str], value: str) -> None:
+    """An attrs validator: empty, or `host:port`."""
     if value:
         try:
             addresses.parse(value)
@@ -27,11 +28,14 @@ def address(_: Any, field: attrs.Attribute[str], value: str) -> None:
 
 
 def positive(_: Any, field: attrs.Attribute[float], value: float) -> None:
+    """An attrs validator: more than 0."""
     if not value > 0:
         raise ValueError(f"{field.name}: must be more than 0, found {value}")
 
 
 def one_of(*words: str) -> Any:
+    """An attrs validator: one of these words, which the schema and messages list."""
+
     def check(_: Any, field: attrs.Attribute[str], value: str) -> None:
         if value not in words:
             raise ValueError(f"{field.name}: expected one of {', '.join(words)}, found {value!r}")
@@ -41,6 +45,7 @@ def one_of(*words: str) -> Any:
 
 
 def option(help: str, **more: Any) -> Any:
+    """An attrs field with its help; `more` is what `attrs.field` takes."""
     return attrs.field(metadata={"help": help}, **more)
 
 

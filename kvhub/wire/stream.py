@@ -48,6 +48,7 @@ class Stream:
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        """Close the socket at once; what was not sent is lost."""
         self.sock.close()
 
 

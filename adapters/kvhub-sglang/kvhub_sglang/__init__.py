@@ -17,7 +17,9 @@ from kvhub.engine import Engine
 from kvhub.hookspecs import hookimpl
 
 __version__ = "0.1.0"
+__all__ = ["VERSIONS", "SglangEngine", "kvhub_register_engines", "register"]
 VERSIONS = ">=0.5.23,<0.5.24"
+"""The range of SGLang that is tested, PEP 440."""
 
 
 class SglangEngine(Engine):

@@ -16,7 +16,9 @@ from kvhub.engine import Engine
 from kvhub.hookspecs import hookimpl
 
 __version__ = "0.1.0"
+__all__ = ["VERSIONS", "VllmEngine", "kvhub_register_engines", "register"]
 VERSIONS = ">=0.27,<0.33"
+"""The range of vLLM that is tested, PEP 440."""
 
 
 class VllmEngine(Engine):

@@ -5,7 +5,14 @@ from kvhub_example.codec import ExampleCodec, ExampleCodecConfig
 from kvhub_example.store import ExampleConfig, ExampleStore
 
 __version__ = "0.1.0"
-__all__ = ["ExampleCodec", "ExampleCodecConfig", "ExampleConfig", "ExampleStore"]
+__all__ = [
+    "ExampleCodec",
+    "ExampleCodecConfig",
+    "ExampleConfig",
+    "ExampleStore",
+    "kvhub_register_codecs",
+    "kvhub_register_stores",
+]
 
 
 @hookimpl

@@ -10,10 +10,10 @@ a directory can be worked in, and `store` is the store.
 """
 
 from kvhub import hookimpl
-from kvhub_nfs.store import DirectoryStore, LocalStore
+from kvhub_nfs.store import DirectoryConfig, DirectoryStore, LocalStore
 
 __version__ = "0.1.0"
-__all__ = ["DirectoryStore", "LocalStore", "kvhub_register_stores"]
+__all__ = ["DirectoryConfig", "DirectoryStore", "LocalStore", "kvhub_register_stores"]
 
 
 @hookimpl

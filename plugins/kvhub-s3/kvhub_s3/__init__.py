@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from kvhub import hookimpl
+from kvhub_s3.config import BucketConfig, Credentials
 from kvhub_s3.store import BucketStore
 
 __version__ = "0.1.0"
-__all__ = ["BucketStore", "kvhub_open_url", "kvhub_register_stores"]
+__all__ = ["BucketConfig", "BucketStore", "Credentials", "kvhub_open_url", "kvhub_register_stores"]
 
 
 @hookimpl

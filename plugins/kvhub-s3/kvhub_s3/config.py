@@ -163,9 +163,11 @@ class BucketConfig:
         return _endpoint(address)
 
     def region_name(self, environ: Mapping[str, str] = os.environ) -> str:
+        """The region in force."""
         return self.region or next((environ[name] for name in _REGIONS if environ.get(name)), DEFAULT_REGION)
 
     def by_path(self, address: str | None) -> bool:
+        """Whether the bucket is put into the path of a URL, for the endpoint that is in force."""
         return address is not None if self.path_style is None else self.path_style
 
     def base(self, environ: Mapping[str, str] = os.environ) -> str:
