@@ -197,7 +197,7 @@ def test_recovery_after_a_hang(hub: Hub) -> None:
     assert hub.member.healthy() == ""
 
 
-def test_healthy_tells_of_stuck_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_F06_healthy_tells_of_stuck_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "STUCK_SECONDS", 0.05)
     hub = Hub()
     try:

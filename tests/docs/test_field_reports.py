@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "field-reports.md").read_text()
 FOLDERS = ("kvhub/testing", "tests", "plugins", "adapters", "kernels")
-REQUIREMENTS = [*range(1, 15), 17, 18, 19, 21, 23, 24, 26, 27]
+REQUIREMENTS = list(range(1, 31))
 
 ROWS = {int(row[1]): row[2].split(", ") for row in re.finditer(r"^\| (\d+) \| [^|]+ \| ([A-G0-9, ]+) \|$", PAGE, re.M)}
 ENTRIES = re.findall(r"^\| ([A-G]\d\d) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.M)
@@ -37,7 +37,7 @@ def test_every_test_that_an_entry_names_exists_and_is_named_after_it(entry: str)
         assert entry in name.split("_"), f"{entry}: {name} is named after something else"
 
 
-def test_every_requirement_that_this_release_answers_is_there() -> None:
+def test_every_requirement_is_there() -> None:
     assert list(ROWS) == REQUIREMENTS
 
 

@@ -144,7 +144,7 @@ CLOSING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wrap", CLOSING.values(), ids=CLOSING)
-def test_close_ends_in_bounded_time_whatever_members_do(rig: Rig, wrap: Any) -> None:
+def test_F08_close_ends_in_bounded_time_whatever_members_do(rig: Rig, wrap: Any) -> None:
     rig.wraps["pool"] = wrap
     hub = rig.open()
     store(hub, chain_of(prompt(2)))
@@ -157,7 +157,7 @@ def test_close_ends_in_bounded_time_whatever_members_do(rig: Rig, wrap: Any) -> 
     rig.hubs.remove(hub)
 
 
-def test_close_finishes_what_it_has_taken(rig: Rig) -> None:
+def test_F08_close_finishes_what_it_has_taken(rig: Rig) -> None:
     rig.wraps["pool"] = lambda inner: Slow(inner, 0.05, ops=(Op.SAVE,))
     hub = rig.open()
     chain = chain_of(prompt(20))

@@ -62,7 +62,7 @@ def bring(hub: Hub, chain: Chain, first: int, last: int, name: str = "s") -> Non
 
 
 @pytest.mark.parametrize("end", ["brought", "no room", "broken off", "finished", "late"])
-def test_a_pull_waits_for_a_stream_as_long_as_it_may_bring_the_chunk(rig: Rig, end: str) -> None:
+def test_B09_a_pull_waits_for_a_stream_as_long_as_it_may_bring_the_chunk(rig: Rig, end: str) -> None:
     hub = rig.open()
     chain = chain_of(prompt(3))
     assert hub.offers.announce("s", chain.keys)
@@ -194,7 +194,7 @@ def test_early_chunks_cross_before_late_ones_are_there(rig: Rig, pair: Any) -> N
     decode.release("a")
 
 
-def test_a_stream_that_breaks_off_gives_what_came(rig: Rig, pair: Any) -> None:
+def test_B09_a_stream_that_breaks_off_gives_what_came(rig: Rig, pair: Any) -> None:
     prefill, decode = pair()
     chain = chain_of(prompt(8))
     prefill.offers.announce("s", chain.keys)

@@ -241,7 +241,7 @@ def test_the_least_busy_engine_is_chosen() -> None:
     assert engines.choose() == second
 
 
-def test_a_restarted_prefill_is_learnt_anew_and_several_behind_one_address_are_not_guessed() -> None:
+def test_G09_a_restarted_prefill_is_learnt_anew_and_several_behind_one_address_are_not_guessed() -> None:
     peers = Peers()
     assert peers.promise("u") is None
     for nonsense in (None, {}, {"kvhub": 7}, {"kvhub": {"address": 5, "incarnation": "x"}}, {"other": {}}):
