@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
+
+from kvhub.transport import Transport
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "write-a-plugin.md"
@@ -26,11 +29,11 @@ def of_the_author(text):
 
 def test_every_block_is_used():
     found = [match[1] for match in BLOCK.finditer(PAGE.read_text())]
-    assert sorted(found) == ["python"] * 4 + ["sh"] * 6 + ["toml"] + ["yaml"] * 2
+    assert sorted(found) == ["python"] * 6 + ["sh"] * 7 + ["toml"] + ["yaml"] * 2
 
 
 def test_the_page_shows_the_living_example():
-    store, contract, _, wrapped = blocks("python")
+    store, contract, _, _, _, wrapped = blocks("python")
     assert store == (EXAMPLE / "kvhub_example" / "store.py").read_text()
     tests = (EXAMPLE / "tests" / "test_example_store.py").read_text()
     assert contract in tests and wrapped in tests
@@ -60,6 +63,7 @@ def answers(tmp_path_factory):
     paths = os.pathsep.join([f"{folder}/site", *(path for path in os.environ.get("PYTHONPATH", "").split(":") if path)])
     environment = os.environ | pip | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": paths}
     environment |= {
+        "PIP_UPGRADE": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_PLUGINS": "kvhub_pytest",
@@ -81,7 +85,19 @@ def answers(tmp_path_factory):
         (package / name).write_text(text.replace(ROOT_IN_PAGE, str(folder / "kv")))
     test = package / "tests" / "test_shelf_store.py"
     test.write_text(test.read_text() + "\n\n" + of_the_author(blocks("python")[2]))
-    return found | {commands.strip(): shell(commands, package) for commands in rest}
+    for commands in rest:
+        if "kvhub doctor" in commands:
+            add_methods(package / "kvhub_shelf" / "store.py")
+        found[commands.strip()] = shell(commands, package)
+    return found
+
+
+def add_methods(store):
+    """What the page says to add to the class, and to the top of its file."""
+    told = re.search(r"and `(import stat)` and `(from kvhub.findings import [^`]+)` at the\ntop", PAGE.read_text())
+    text = store.read_text().replace("import os\n", f"import os\n{told[1]}\n", 1)
+    text = text.replace("from kvhub import KvhubError\n", f"from kvhub import KvhubError\n{told[2]}\n", 1)
+    store.write_text(text + of_the_author(blocks("python")[3].partition("# what is above\n")[2]))
 
 
 def test_the_plugin_is_found(answers):
@@ -102,3 +118,38 @@ def test_the_contract_passes_without_a_test_file(answers):
 def test_the_configuration_is_accepted_and_the_medium_verified(answers):
     assert "shelf" in answers["kvhub check example.yaml --role both"]
     assert answers["kvhub verify example.yaml --member pool --level works"].splitlines()[-1] == "verified"
+
+
+DOCTOR = """pip install .
+kvhub doctor example.yaml --role both || echo "not all passes"
+kvhub bench example.yaml --role both --seconds 2s"""
+
+
+def test_the_doctor_tells_what_only_the_plugin_knows(answers):
+    shown = answers[DOCTOR]
+    pool = shown[shown.index("stores.pool:") :]
+    assert re.search(r"^  (pass|warn)  file system: \S+/kv is on ", pool, re.MULTILINE), "this is by `directory`"
+    assert re.search(r"^  (pass|warn|fail)  free space: ", pool, re.MULTILINE)
+    found = re.search(r"^  (pass|warn)  access: (.+)$", pool, re.MULTILINE)
+    assert found, pool
+    assert ("every user" in found[2]) == (found[1] == "warn")
+    assert "  pass  round trip: " in pool
+
+
+def test_bench_holds_the_store_against_plain_files(answers):
+    shown = answers[DOCTOR]
+    assert re.search(r"^.*\bload\b.*plain files.*$", shown, re.MULTILINE), shown
+
+
+def test_a_rehearsal_has_free_ports():
+    @attrs.frozen
+    class Options:
+        listen: str
+        secret_env: str
+
+    space = {"attrs": attrs, "Any": object}
+    exec(blocks("python")[4], space)
+    wire = type("Wire", (Transport,), {"rehearsal": space["rehearsal"]})
+    serving, pulling = wire.rehearsal(Options("10.0.0.1:7700", "SECRET"))
+    assert serving == pulling == Options("127.0.0.1:0", "SECRET")
+    assert Transport.rehearsal(serving) == (serving, serving), "the default, as the page says"
