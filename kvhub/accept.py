@@ -16,6 +16,7 @@ from kvhub.errors import PluginError
 from kvhub.hookspecs import PROJECT
 from kvhub.store import BlockingStore, Store
 from kvhub.transport import Transport
+from kvhub.types import SEVERAL
 
 HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("kvhub_"))
 CLASS_HOOKS: dict[str, type] = {
@@ -122,6 +123,8 @@ def _check_codec(cls: type[Codec], who: str) -> None:
         raise PluginError(f"{who}: {cls.__name__}.name must be a short word, found {name!r}")
     if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= 255:
         raise PluginError(f"{who}: {cls.__name__}.code must be a number from 1 to 255, found {code!r}")
+    if code == SEVERAL:
+        raise PluginError(f"{who}: {cls.__name__}.code must not be {SEVERAL}, which stands for several codecs in a row")
     for word in ("lossy", "seals"):
         if not isinstance(getattr(cls, word), bool):
             raise PluginError(f"{who}: {cls.__name__}.{word} must be True or False, found {getattr(cls, word)!r}")

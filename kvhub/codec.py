@@ -1,7 +1,8 @@
 """Codecs: how payloads are kept on a store, compressed, rounded or encrypted; and what one store does with them.
 
-A codec works on whole payloads, on the store's worker threads, between the slot and the medium.  It is named by one
-byte in the chunk's header, so that a reader knows what it needs.  Keys and layouts do not depend on it.  The numbers
+A codec works on whole payloads, on the store's worker threads, between the slot and the medium.  The chunk's header
+names it by one byte, and several in the order in which they were applied, so that a reader knows what it needs.  Keys
+and layouts do not depend on it.  The numbers
 that a lossy codec brings back are others than the engine computed: a file that names one has a namespace of its own.
 """
 
@@ -11,13 +12,13 @@ import abc
 import ctypes
 import mmap
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
-from kvhub.errors import Damaged, Foreign, KvhubError
-from kvhub.types import MOST_GROWTH, Key
+from kvhub.errors import Damaged, Foreign, KvhubError, MisuseError
+from kvhub.types import MOST_CODECS, MOST_GROWTH, SEVERAL, Key
 
 
 @attrs.frozen
@@ -28,10 +29,15 @@ class About:
     namespace: bytes
     """32 bytes."""
     layout: str
-    """Layout text of the payload, never empty (see `kvhub.layout.Layout.parse`); perhaps one that nobody here knows."""
+    """Layout text of the chunk, never empty (see `kvhub.layout.Layout.parse`); perhaps one that nobody here knows."""
     payload_bytes: int
+    """Bytes that are to be encoded, or that come of decoding."""
     generated: int = 0
     """How many of its tokens were generated rather than given."""
+    tenant: bytes = b""
+    """Tag of the tenant whose chunk it is (`kvhub.keys.Context.tenant`); empty for none."""
+    encoded: tuple[int, ...] = ()
+    """Codecs that made these bytes before this one was asked; then they are not in `layout`."""
 
 
 class Codec(abc.ABC):
@@ -71,7 +77,8 @@ class Codec(abc.ABC):
         `payload` is read-only and lent until the return.  None is for what does not get smaller and, from lossy codecs,
         for tails (`kvhub.tail`) and for layouts that they do not know.  An engine's thread may share this process: do
         not hold the interpreter's lock for milliseconds, as filling a new bytearray and joining bytes do.  What is
-        returned may be memory that the same thread's next `encode` fills anew (`Scratch`).
+        returned may be memory that the same thread's next `encode` fills anew (`Scratch`).  Raises `Foreign` for a
+        chunk that is not kept here, as one of a tenant without a key: it is not stored, which is no fault.
         """
 
     @abc.abstractmethod
@@ -106,13 +113,13 @@ class Encodings:
 
     codecs: Mapping[str, CodecConfig] = attrs.field(factory=dict)
     """By the name that steps use: entries of `codecs`, then `use:` words that steps name without an entry."""
-    by_store: Mapping[str, str] = attrs.field(factory=dict)
-    """Store -> name of its codec, for every store that has one."""
+    by_store: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    """Store -> names of its codecs in the order in which they are applied, for every store that has any."""
 
     @property
     def lossy(self) -> tuple[str, ...]:
         """What the namespace is told of lossy codecs that some step names, in one order."""
-        named = {self.codecs[name] for name in self.by_store.values()}
+        named = {self.codecs[name] for chain in self.by_store.values() for name in chain}
         return tuple(sorted({codec.identity for codec in named if codec.cls.lossy}))
 
 
@@ -120,42 +127,75 @@ class CodecError(KvhubError):
     """A payload could not be encoded; it is not stored, least of all as it is."""
 
 
+@attrs.frozen
+class Encoded:
+    """What is to be stored of a payload, good until the same thread encodes again."""
+
+    stored: memoryview
+    codecs: tuple[int, ...] = ()
+    """What made it, in order; nothing where it is the payload itself."""
+    between: tuple[int, ...] = ()
+    """Bytes that each of them but the last made."""
+
+
 class Codecs:
-    """The codecs of one store: the one that its chunks are saved with, and all that can be read there."""
+    """The codecs of one store: those that its chunks are saved with, and all that can be read there."""
 
-    def __init__(self, own: Codec | None = None, others: Iterable[Codec] = ()) -> None:
-        self.own = own
-        known = [*([own] if own else []), *others]
+    def __init__(self, own: Codec | Sequence[Codec] | None = None, others: Iterable[Codec] = ()) -> None:
+        """`own` are applied in this order; `others` only read."""
+        self.own: tuple[Codec, ...] = (own,) if isinstance(own, Codec) else tuple(own or ())
+        if len(self.own) > MOST_CODECS:
+            raise MisuseError(f"{len(self.own)} codecs for one store; a header names {MOST_CODECS} at most")
+        known = [*self.own, *others]
         self._by_code: Mapping[int, Codec] = {codec.code: codec for codec in reversed(known)}
-        sealed = own is not None and own.seals
-        self.readable = frozenset([own.code] if own and sealed else [0, *self._by_code])
-        """Codec bytes that a load may meet.  A sealed store reads what its own codec made and nothing else: whoever can
-        write to the medium could otherwise put a plain chunk in the place of an encrypted one."""
-        self.encoded = self.readable - {0}
+        self._seal = self.own[-1].code if self.own and self.own[-1].seals else None
+        self.readable = frozenset(self._by_code) | ({0} if self._seal is None else set())
+        """Codecs that a load may meet, 0 standing for none."""
+        self.encoded = frozenset([*self._by_code, SEVERAL] if known else [])
+        """Bytes of a header at which a payload has to be decoded."""
+        self._between = tuple(Scratch() for _ in range(MOST_CODECS - 1))
 
-    def encode(self, payload: memoryview, about: About) -> tuple[int, memoryview]:
-        """(codec byte, what to store, good until the same thread encodes again).
+    def hold(self, codecs: tuple[int, ...]) -> None:
+        """Raise Foreign for what a sealed store does not read: whatever its own seal was not the last to make.
 
-        Raises CodecError, with the codec's own error as its cause.
+        Whoever can write to the medium could otherwise put a plain chunk in the place of an encrypted one.
         """
-        if self.own is None:
-            return 0, payload
-        try:
-            made = self.own.encode(payload, about)
-            if made is None and not self.own.seals:
-                return 0, payload
-            stored = memoryview(made or b"").cast("B")
-        except Exception as error:
-            raise CodecError(f"codec '{self.own.label}' failed with {type(error).__name__}: {error}") from error
-        if made is None or not 0 < stored.nbytes <= payload.nbytes + MOST_GROWTH:
-            raise CodecError(f"codec '{self.own.label}' made {stored.nbytes} bytes of {payload.nbytes}")
-        return self.own.code, stored
+        if self._seal is not None and codecs[-1:] != (self._seal,):
+            raise Foreign("codec")
 
-    def decode(self, code: int, stored: memoryview, room: memoryview, about: About) -> None:
-        """Fill `room` with the payload.  Raises Foreign or Damaged, and OSError, MemoryError or ImportError."""
-        if not code:
+    def encode(self, payload: memoryview, about: About) -> Encoded:
+        """What to store of a payload.  Codecs that leave it as it is are left out, and not named.
+
+        Raises CodecError, with the codec's own error as its cause, and Foreign for what is not to be stored here.
+        """
+        stored, codecs, between = payload, tuple[int, ...](), tuple[int, ...]()
+        for codec in self.own:
+            made = _made(codec, stored, attrs.evolve(about, payload_bytes=stored.nbytes, encoded=codecs))
+            if made is None:
+                continue
+            if made.nbytes > payload.nbytes + MOST_GROWTH:
+                raise CodecError(f"codec '{codec.label}' made {made.nbytes} bytes of {payload.nbytes}")
+            between = (*between, stored.nbytes) if codecs else ()
+            stored, codecs = made, (*codecs, codec.code)
+        return Encoded(stored, codecs, between)
+
+    def decode(
+        self, codecs: Sequence[int], stored: memoryview, room: memoryview, about: About, between: Sequence[int] = ()
+    ) -> None:
+        """Fill `room` with the payload that `codecs` made `stored` of, with lengths `between` them.
+
+        Raises Foreign or Damaged, and OSError, MemoryError or ImportError.
+        """
+        if not codecs:
             copy(stored, room)
-            return
+        for at in reversed(range(len(codecs))):
+            size = between[at - 1] if at else room.nbytes
+            into = self._between[at - 1].take(size)[:size] if at else room
+            before = attrs.evolve(about, payload_bytes=size, encoded=tuple(codecs[:at]))
+            self._decode(codecs[at], stored, into, before)
+            stored = into
+
+    def _decode(self, code: int, stored: memoryview, room: memoryview, about: About) -> None:
         try:
             done = self._by_code[code].decode(stored.toreadonly(), room, about)
         except (Foreign, OSError, MemoryError, ImportError):
@@ -164,6 +204,22 @@ class Codecs:
             raise Damaged("codec") from error
         if done != about.payload_bytes:
             raise Damaged("codec")
+
+
+def _made(codec: Codec, payload: memoryview, about: About) -> memoryview | None:
+    """What one codec makes of a payload; None where that stays as it is."""
+    try:
+        made = codec.encode(payload, about)
+        stored = memoryview(made or b"").cast("B")
+    except Foreign:
+        raise
+    except Exception as error:
+        raise CodecError(f"codec '{codec.label}' failed with {type(error).__name__}: {error}") from error
+    if made is None and not codec.seals:
+        return None
+    if not stored.nbytes:
+        raise CodecError(f"codec '{codec.label}' made no bytes of {payload.nbytes}")
+    return stored
 
 
 class Scratch(threading.local):

@@ -11,6 +11,7 @@ from kvhub import names, options
 from kvhub.codec import Codec, CodecConfig, Encodings
 from kvhub.conditions import Report
 from kvhub.roles import RoleConfig, Step
+from kvhub.types import MOST_CODECS
 from kvhub.yamlfile import below
 
 Resolve = Callable[[str, str], "type[Codec] | None"]
@@ -25,13 +26,16 @@ def read_encodings(
     for name, value in section.items():
         if (made := _entry(str(name), value, resolve, report)) is not None:
             codecs[made.name] = made
-    by_store: dict[str, str] = {}
+    by_store: dict[str, tuple[str, ...]] = {}
     for path, step in _steps(roles):
-        if step.codec and step.codec not in section and step.codec not in codecs:
-            made = _bare(step.codec, path, list(section), resolve, report)
-            if made is not None:
-                codecs[made.name] = made
-        if step.codec in codecs:
+        for at, name in enumerate(step.codec):
+            if name not in section and name not in codecs:
+                where = below(path, "codec")
+                made = _bare(name, where if len(step.codec) == 1 else below(where, at), list(section), resolve, report)
+                if made is not None:
+                    codecs[made.name] = made
+        if step.codec and all(name in codecs for name in step.codec):
+            _order([codecs[name] for name in step.codec], below(path, "codec"), report)
             by_store.setdefault(step.member, step.codec)
     _one_each(roles, report)
     return Encodings(codecs, by_store)
@@ -54,9 +58,26 @@ def _entry(name: str, value: Any, resolve: Resolve, report: Report) -> CodecConf
     return None if made is None else CodecConfig(name, use, cls, made)
 
 
-def _bare(use: str, path: str, entries: list[str], resolve: Resolve, report: Report) -> CodecConfig | None:
+def _order(chain: list[CodecConfig], path: str, report: Report) -> None:
+    """Whether these codecs can follow one another."""
+    if len(chain) > MOST_CODECS:
+        report(path, f"names {len(chain)} codecs; a chunk passes through {MOST_CODECS} at most")
+    for at, codec in enumerate(chain):
+        where = below(path, at) if len(chain) > 1 else path
+        if any(codec.cls is other.cls for other in chain[:at]):
+            report(where, f"'{codec.name}' comes after a codec of its own kind; name one of them")
+        if at + 1 < len(chain) and codec.cls.seals:
+            report(
+                where,
+                f"'{codec.name}' encrypts, and nothing can be made of encrypted bytes: they do not get smaller; "
+                f"name '{chain[at + 1].name}' before it",
+            )
+        elif at and codec.cls.lossy:
+            report(where, f"'{codec.name}' rounds numbers, which it no longer finds behind a codec; name it first")
+
+
+def _bare(use: str, where: str, entries: list[str], resolve: Resolve, report: Report) -> CodecConfig | None:
     """A codec that a step names by its `use:` word: only where every option has a default."""
-    where = below(path, "codec")
     if close := names.nearest(use, entries):
         report(where, f"unknown codec '{use}'; did you mean '{close}'?")
         return None
@@ -88,5 +109,7 @@ def _one_each(roles: Mapping[str, RoleConfig], report: Report) -> None:
     for path, step in _steps(roles):
         other_path, other = first.setdefault(step.member, (path, step))
         if other.codec != step.codec:
-            said = [f"codec '{each.codec}'" if each.codec else "no codec" for each in (step, other)]
-            report(path, f"'{step.member}' has {said[0]} here and {said[1]} at {other_path}; a store has one codec")
+            said = [f"codec '{', '.join(each.codec)}'" if each.codec else "no codec" for each in (step, other)]
+            report(
+                path, f"'{step.member}' has {said[0]} here and {said[1]} at {other_path}; a store has the same for all"
+            )

@@ -78,6 +78,7 @@ class Fetch:
         """Keep what arrived whole; what nobody wants any more goes where the route keeps it."""
         found = self.search.found
         assert found is not None
+        tenant = self.search.chain.tenant
         fresh: list[tuple[bytes, Held]] = []
         unwanted: list[int] = []
         for chunk, key, held in zip(chunks, keys, helds, strict=True):
@@ -90,8 +91,9 @@ class Fetch:
                 self.hub.orders.doubt(name, key)
                 self.hub.arena.release((held.slot,))
                 continue
-            if self.hub.sinks.numbered and not tail:
-                held = attrs.evolve(held, number=chunk)
+            if tenant or (self.hub.sinks.numbered and not tail):
+                # A key is of one tenant: what was found by a request's key is of the request's.
+                held = attrs.evolve(held, number=-1 if tail else chunk, tenant=tenant)
             if self.hub.arena.publish(key, held, keep=self.hub.keeps):
                 self.hub.offers.published(key, held.slot)
                 # A part is named by what is in it and asked for by one peer: stores would keep it for nobody.

@@ -10,6 +10,7 @@ a microsecond for a chunk of 64 tokens) and because two different prompts must n
     part      = H("P", parent, tokens, items)          a chunk of fewer tokens, named by what is in it
     tail      = H("T", parent)                         the latest tail behind `parent`, whatever is in it
     digest j  = H("D", digest j-1, token j)[:16]       what tells how far a tail agrees with a prompt
+    tag       = H("V", salt)[:16]                      the tenant's, which is kept beside its chunks and in no key
 
 `parent` is 32 bytes and tokens are 4 bytes each, little endian, so every input has one reading; variable fields are
 length-prefixed.  `tests/core/test_keys.py` holds golden vectors: a change of any of this changes KEY_VERSION.
@@ -33,6 +34,7 @@ from kvhub.types import Key
 
 KEY_VERSION = 1
 DIGEST_BYTES = 16
+TENANT_BYTES = 16
 PIECE = 8192
 """Tokens that are keyed before other threads may run: 0.2 ms."""
 YIELD = 20e-6
@@ -140,6 +142,14 @@ class Context:
             fields += [name, value]
         return sha256(b"R" + encode(fields)).digest()
 
+    @property
+    def tenant(self) -> bytes:
+        """Tag that chunks of this salt carry: 16 bytes that follow from it alone; empty without a salt.
+
+        Whoever sees a tag can try guesses of its salt, so a salt that is to stay secret has to be random.
+        """
+        return sha256(b"V" + encode([self.salt])).digest()[:TENANT_BYTES] if self.salt is not None else b""
+
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """4 bytes per token, little endian.  Raises MisuseError for an id outside 0..2^32-1."""
@@ -158,10 +168,12 @@ class Chain:
     Not thread-safe.  `extend` costs about a microsecond per chunk (see `tests/benchmarks/lookup.py`).
     """
 
-    __slots__ = ("_bytes", "_items", "_root", "chunk_tokens", "keys")
+    __slots__ = ("_bytes", "_items", "_root", "chunk_tokens", "keys", "tenant")
 
-    def __init__(self, root: Key, chunk_tokens: int, items: tuple[Item, ...] = ()) -> None:
+    def __init__(self, root: Key, chunk_tokens: int, items: tuple[Item, ...] = (), tenant: bytes = b"") -> None:
         self._root = root
+        self.tenant = tenant
+        """Tag of the tenant whose chunks these are (`Context.tenant`)."""
         self._items = items
         self._bytes = bytearray()
         self.chunk_tokens = chunk_tokens

@@ -50,7 +50,7 @@ def build_members(
                 facts.role,
                 name in written,
                 partial(_count, reports, name),
-                Codecs(codecs.get(config.encodings.by_store.get(name, "")), codecs.values()),
+                Codecs([codecs[own] for own in config.encodings.by_store.get(name, ())], codecs.values()),
             )
             members[name] = entry.cls(entry.options, context)
     return members
@@ -61,7 +61,7 @@ def open_codecs(config: Config, wanted: set[str], reports: Reports) -> dict[str,
 
     Others are there to read what is found; one that cannot work (its key is on other machines) is left out and told.
     """
-    needed = {codec for store, codec in config.encodings.by_store.items() if store in wanted}
+    needed = {codec for store, chain in config.encodings.by_store.items() if store in wanted for codec in chain}
     codecs: dict[str, Codec] = {}
     for name, entry in config.encodings.codecs.items():
         try:

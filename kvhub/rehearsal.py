@@ -54,7 +54,7 @@ def context_of(
     role: str,
     writes: bool,
     counts: dict[str, int],
-    codec: Codec | None = None,
+    own: Sequence[Codec] = (),
     codecs: Sequence[Codec] = (),
 ) -> MemberContext:
     """What a hub would tell a member; its counters go to `counts`."""
@@ -64,7 +64,7 @@ def context_of(
 
     layout = layout_of(chunk_bytes, namespace.chunk_tokens)
     incarnation = secrets.token_hex(16)
-    given = Codecs(codec, codecs)
+    given = Codecs(own, codecs)
     return MemberContext(
         name, namespace.digest, namespace.json, chunk_bytes, layout, incarnation, role, writes, report, given
     )

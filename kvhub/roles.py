@@ -34,8 +34,8 @@ class Step:
     """Retrieving: stores that get a copy of what was found here."""
     uses: int = 1
     """Storing: only chunks that were seen this many times."""
-    codec: str = ""
-    """Storing: name of the codec that payloads are kept with, "" for none."""
+    codec: tuple[str, ...] = ()
+    """Storing: names of the codecs that payloads pass through, in this order."""
     prefix_chunks: int = 0
     """Storing: only the first so many chunks of a prompt; 0 for all."""
     part: str = ""
@@ -177,7 +177,7 @@ def _step(item: Any, path: str, word: str, known: Known, report: Report) -> Step
         member=name,
         deadline=_deadline(fields, path, default, report),
         promote=_promote(fields.get("promote", []), below(path, "promote"), name, known, report),
-        codec=_codec(fields["codec"], below(path, "codec"), name, known, report) if "codec" in fields else "",
+        codec=_codec(fields["codec"], below(path, "codec"), name, known, report) if "codec" in fields else (),
         write=_write(fields.get("write", "through"), below(path, "write"), name, known, report),
         **_when(fields, path, word, name, known, report),
     )
@@ -215,10 +215,14 @@ def _promote(value: Any, path: str, source: str, known: Known, report: Report) -
     return tuple(targets)
 
 
-def _codec(value: Any, path: str, member: str, known: Known, report: Report) -> str:
-    if not isinstance(value, str) or not value:
-        report(path, "expected a codec's name: an entry of 'codecs', or a plugin's that needs no options")
-        return ""
+def _codec(value: Any, path: str, member: str, known: Known, report: Report) -> tuple[str, ...]:
+    chain = value if isinstance(value, list | tuple) else [value]
+    if not chain or not all(isinstance(name, str) and name for name in chain):
+        report(
+            path,
+            "expected a codec's name: an entry of 'codecs', or a plugin's that needs no options; or a list of such",
+        )
+        return ()
     if member in known.transports:
         report(
             path, f"'{member}' is a transport: peers pull chunks as they are; encode them on a store, or use its TLS"
@@ -226,8 +230,8 @@ def _codec(value: Any, path: str, member: str, known: Known, report: Report) -> 
     elif member in known.hosts:
         report(path, f"'{member}' is the host tier, which engines copy from and to; name the codec on another store")
     else:
-        return value
-    return ""
+        return tuple(chain)
+    return ()
 
 
 def _when(fields: Mapping[str, Any], path: str, word: str, member: str, known: Known, report: Report) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from kvhub.errors import PluginError
 from kvhub.plugins import Loaded, Registry
 from kvhub.roles import LOAD_DEADLINE, LONGEST_DEADLINE, PULL_DEADLINE, SAVE_DEADLINE, WRITES
 from kvhub.settings import MODEL_KEYS, Limits
+from kvhub.types import MOST_CODECS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -194,7 +195,17 @@ def _role() -> Schema:
             "to": member,
             "deadline": {**deadline, "description": f"{said}{SAVE_DEADLINE:.0f}s"},
             "write": {"enum": list(WRITES), "default": WRITES[0]},
-            "codec": {"type": "string", "minLength": 1},
+            "codec": {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1},
+                        "minItems": 1,
+                        "maxItems": MOST_CODECS,
+                    },
+                ]
+            },
             "when": _closed(
                 {
                     "uses": {"type": "integer", "minimum": 1},

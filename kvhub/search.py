@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
 from kvhub.keys import Chain
 from kvhub.tail import common_tokens, kept_tokens
 from kvhub.types import Completion, Found, Held, Key, Op, Outcome, Peer
@@ -237,6 +239,7 @@ class Search:
                 self._tail_from(number + 1)
                 return
             # Published, so that the next search of this hub finds it; not kept where the route has no host tier.
+            held = attrs.evolve(held, tenant=self.chain.tenant)
             self.hub.arena.publish(key, held, keep=self.hub.keeps, replace=True)
             if self._over or not self._take_tail(chunk, key, held.slot, step.name):
                 if self._over:

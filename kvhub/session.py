@@ -78,7 +78,7 @@ class Session:
         name in them, call this as soon as the request is known; otherwise before its first lookup.
         """
         root = context.root(self.hub.facts.namespace)
-        state = Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items))
+        state = Request(tokens, len(tokens), Chain(root, self.chunk_tokens, context.items, context.tenant))
         params = params or {}
         state.offers = bool(params.get("do_remote_decode"))
         named = self._read(params)
@@ -205,13 +205,13 @@ class Session:
         slots = self.hub.reserve(state.chain.keys[first:full])
         if state.stream:
             self.hub.offers.brought(state.stream, full)
-        length = self.hub.measure.chunk_bytes
+        length, tenant = self.hub.measure.chunk_bytes, state.chain.tenant
         picked = [at for at, slot in enumerate(slots) if slot >= 0]
         if not picked:
             return
         made = [self._sizes.generated(state.prompt, first + at, self.chunk_tokens) for at in picked]
         chunks = tuple(
-            (state.chain.keys[first + at], Held(slots[at], length, "", generated, first + at))
+            (state.chain.keys[first + at], Held(slots[at], length, "", generated, first + at, tenant))
             for at, generated in zip(picked, made, strict=True)
         )
         self._gather(request, state, [first + at for at in picked], blocks, Fill(request, chunks), self.chunk_tokens)
@@ -274,14 +274,15 @@ class Session:
         if rest and cut and self._stores:
             held_bytes = self.hub.measure.own.payload_bytes(rest)
             made = self._sizes.generated(state.prompt, full, rest)
+            held = Held(-1, held_bytes, "", made, tenant=state.chain.tenant)
             if offers:
                 key = state.chain.part_key(computed)
                 slot = self.hub.reserve([key])[0]
-                fill = Fill(request, ((key, Held(slot, held_bytes, "", made)),), spread=False)
+                fill = Fill(request, ((key, attrs.evolve(held, slot=slot)),), spread=False)
             else:
                 slot = self.hub.reserve_private()
                 digests = tuple(state.chain.digests(full, rest))
-                fill = Fill(request, ((state.chain.tail_key(full), Held(slot, held_bytes, "", made)),), digests)
+                fill = Fill(request, ((state.chain.tail_key(full), attrs.evolve(held, slot=slot)),), digests)
             if slot >= 0:
                 self._gather(request, state, [full], blocks, fill, rest)
         return self._promise(state, computed) if offers else None

@@ -153,5 +153,5 @@ def _role_values(role: RoleConfig, path: str) -> Iterator[tuple[str, Any]]:
             if step.write != "through":
                 yield below(inner, "write"), step.write
             if step.codec:
-                yield below(inner, "codec"), step.codec
+                yield below(inner, "codec"), step.codec if len(step.codec) > 1 else step.codec[0]
     yield below(path, "write_back"), tuple(sorted(role.write_back, reverse=True))

@@ -160,6 +160,7 @@ class Sinks:
             seconds=step.deadline,
             layouts=tuple(held.layout for _, held in chunks) if any(held.layout for _, held in chunks) else None,
             generated=tuple(held.generated for _, held in chunks),
+            tenants=tuple(held.tenant for _, held in chunks) if any(held.tenant for _, held in chunks) else None,
             replace=replace,
             done=lambda completion: self._saved(keys, step.name, completion),
             settled=settled,

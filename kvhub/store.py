@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvhub import chunkfile
 from kvhub.codec import About, CodecError, Codecs, Scratch
-from kvhub.errors import KvhubError, MisuseError
+from kvhub.errors import Foreign, KvhubError, MisuseError
 from kvhub.member import Member
 from kvhub.types import KEY_BYTES, Batch, Capabilities, Completion, Key, MemberContext, Op, Outcome, Region
-from kvhub.workers import STUCK_SECONDS, End, Workers
+from kvhub.workers import STUCK_SECONDS, End, Workers, within
 
 if TYPE_CHECKING:
     from kvhub.pool.medium import Medium
@@ -79,7 +79,7 @@ class BlockingStore(Store):
     The methods are called from `workers` threads at once, never twice for one chunk of a batch; batches have no order
     among them.  They may block and may raise anything: ENOSPC and EDQUOT mean FULL, everything else FAILED.
     Verification, codecs, deadlines, cancelling, queueing, layouts and the counters `integrity_errors`, `io_errors`,
-    `codec_errors`, `foreign_objects` and `conflicts` are done here.
+    `codec_errors`, `codec_declined`, `foreign_objects` and `conflicts` are done here.
     """
 
     workers: int = 4
@@ -192,7 +192,7 @@ class BlockingStore(Store):
         name = self.context.name
         if self._workers is not None or self._closed:
             raise MisuseError(f"{name}: attach is called once, on a member that is not closed")
-        ended, error = _within(OPEN_SECONDS, self.open, f"kvhub-{name}-open")
+        ended, error = within(OPEN_SECONDS, self.open, f"kvhub-{name}-open")
         if isinstance(error, KvhubError):
             raise error
         if error is not None:
@@ -232,7 +232,7 @@ class BlockingStore(Store):
             until = time.monotonic() + CLOSE_SECONDS
             if self._workers is not None:
                 self._workers.close(CLOSE_SECONDS - 1.0)
-                _, error = _within(until - time.monotonic(), self.shut, f"kvhub-{self.context.name}-shut")
+                _, error = within(until - time.monotonic(), self.shut, f"kvhub-{self.context.name}-shut")
                 if error is not None:
                     self.context.report("io_errors", 1)
 
@@ -255,7 +255,7 @@ class BlockingStore(Store):
         for field, values in (("slots", batch.slots), ("lengths", batch.lengths)):
             if len(values) not in allowed:
                 raise MisuseError(f"{name}: {batch.op.name} of {count} keys came with {len(values)} {field}")
-        for field, optional in (("layouts", batch.layouts), ("generated", batch.generated)):
+        for field, optional in (("layouts", batch.layouts), ("generated", batch.generated), ("tenants", batch.tenants)):
             if optional is not None and len(optional) != count:
                 raise MisuseError(f"{name}: {batch.op.name} of {count} keys came with {len(optional)} {field}")
         if any(len(key) != KEY_BYTES for key in batch.keys):
@@ -304,8 +304,10 @@ class BlockingStore(Store):
             stored = target[: header.stored_bytes]
             chunkfile.check_payload(header, stored, total.checksum if isinstance(total, Seen) else b"")
             if target is not room:
-                about = About(key, header.namespace, header.layout, header.payload_bytes, header.generated)
-                self._codecs.decode(header.codec, stored, room[: header.payload_bytes], about)
+                about = About(
+                    key, header.namespace, header.layout, header.payload_bytes, header.generated, header.tenant
+                )
+                self._codecs.decode(header.codecs, stored, room[: header.payload_bytes], about, header.between)
         except chunkfile.Foreign as why:
             self.context.report("foreign_objects", 1)
             return End(Outcome.MISS, why.reason, moved=moved)
@@ -325,21 +327,26 @@ class BlockingStore(Store):
         if self.has(name) and self._stays(name, batch.keys[index], payload, layout, batch.replace):
             return End(Outcome.KEPT)
         generated = batch.generated[index] if batch.generated else 0
-        about = About(batch.keys[index], self.context.namespace, layout, payload.nbytes, generated)
+        tenant = batch.tenants[index] if batch.tenants else b""
+        about = About(batch.keys[index], self.context.namespace, layout, payload.nbytes, generated, tenant)
         try:
-            code, stored = self._codecs.encode(payload, about)
+            encoded = self._codecs.encode(payload, about)
+        except Foreign as why:
+            self.context.report("codec_declined", 1)
+            return End(Outcome.MISS, why.reason)
         except CodecError:
             self.context.report("codec_errors", 1)
             return End(Outcome.FAILED, "codec")
 
         def seal(checksum: bytes) -> bytes:
             return chunkfile.pack(
-                about.key, about.namespace, stored, layout=layout, generated=generated, writer=self._writer, codec=code,
-                payload_bytes=payload.nbytes, checksum=checksum,
+                about.key, about.namespace, encoded.stored, layout=layout, generated=generated, writer=self._writer,
+                codecs=encoded.codecs, between=encoded.between, payload_bytes=payload.nbytes, checksum=checksum,
+                tenant=tenant,
             )  # fmt: skip
 
-        written = self.write_sealed(name, seal, stored, replace=batch.replace)
-        return End(Outcome.DONE, moved=stored.nbytes) if written else End(Outcome.KEPT)
+        written = self.write_sealed(name, seal, encoded.stored, replace=batch.replace)
+        return End(Outcome.DONE, moved=encoded.stored.nbytes) if written else End(Outcome.KEPT)
 
     def _stays(self, name: str, key: Key, payload: memoryview, layout: str, replace: bool) -> bool:
         """Whether the object that is there stays as it is; a damaged one is removed to make way.
@@ -362,7 +369,7 @@ class BlockingStore(Store):
         if replace:
             return False
         # Of what a codec made the payload's checksum is not known, and encryption makes other bytes each time.
-        comparable = header.codec == 0 and header.stored_bytes == payload.nbytes and header.layout == layout
+        comparable = not header.codecs and header.stored_bytes == payload.nbytes and header.layout == layout
         if comparable and header.checksum != chunkfile.payload_checksum(payload):
             self.context.report("conflicts", 1)
         self.used(name, total)
@@ -371,6 +378,7 @@ class BlockingStore(Store):
     def _verified(self, head: memoryview, key: Key, total: int, room: int) -> chunkfile.Header:
         header = chunkfile.parse(head[: min(total, chunkfile.HEADER_BYTES)])
         chunkfile.check(header, key, self.context.namespace, total, room, self._codecs.readable)
+        self._codecs.hold(header.codecs)
         return header
 
     def _discard(self, name: str, seen: int, head: memoryview) -> None:
@@ -378,19 +386,3 @@ class BlockingStore(Store):
             self.drop_seen(name, seen, bytes(head))
         except Exception:  # it stays a miss for every reader; removing it was only a courtesy
             self.context.report("io_errors", 1)
-
-
-def _within(seconds: float, call: Callable[[], None], thread_name: str) -> tuple[bool, BaseException | None]:
-    """Run `call` for at most `seconds`: whether it ended, and what it raised.  A hung call is written off."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name=thread_name, daemon=True)
-    thread.start()
-    thread.join(max(0.0, seconds))
-    return not thread.is_alive(), raised[0] if raised else None

@@ -22,6 +22,10 @@ Key = bytes
 KEY_BYTES = 32
 MOST_GROWTH = 4096
 """Bytes by which a codec may make a stored payload longer than what it decodes to."""
+MOST_CODECS = 4
+"""Codecs that one payload may have passed through."""
+SEVERAL = 5
+"""The codec's byte in the header of a payload that more than one codec made; another field tells which."""
 
 
 class Op(enum.IntEnum):
@@ -45,7 +49,8 @@ class Outcome(enum.IntEnum):
     KEPT = 1
     """SAVE: the same chunk was there already and nothing was written."""
     MISS = 2
-    """The chunk is not there (or is of another namespace or format, which is the same thing)."""
+    """The chunk is not there (or is of another namespace or format, which is the same thing).  SAVE: it is none of
+    those that are kept here, as where a codec has no key for its tenant; no fault of the medium."""
     CORRUPT = 3
     """The chunk is there and failed a check; the member removed that very object if it may."""
     FAILED = 4
@@ -95,6 +100,8 @@ class Batch:
     """For transports: whose chunks."""
     replace: bool = False
     """SAVE: put this in the place of what is under the key (the latest tail); otherwise what is there is KEPT."""
+    tenants: tuple[bytes, ...] | None = None
+    """SAVE: tag of the tenant that each chunk is of (`kvhub.keys.Context.tenant`); None means of none."""
 
 
 @attrs.frozen
@@ -201,6 +208,8 @@ class Held:
     """How many of its tokens were generated rather than given."""
     number: int = -1
     """Which chunk of its prompt it is, from 0; -1 where that is not known."""
+    tenant: bytes = b""
+    """Tag of the tenant whose it is; empty for none."""
 
 
 @attrs.frozen

@@ -277,3 +277,19 @@ class Workers:
         job.over = True
         self._made += 1
         del self._jobs[batch.id]
+
+
+def within(seconds: float, call: Callable[[], None], thread_name: str) -> tuple[bool, BaseException | None]:
+    """Run `call` for at most `seconds`: whether it ended, and what it raised.  A hung call is written off."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name=thread_name, daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    return not thread.is_alive(), raised[0] if raised else None

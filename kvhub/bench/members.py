@@ -66,13 +66,13 @@ class Bench:
     chunk_bytes: int
     seconds: float
     """For all of this member, bounds included."""
-    codec: Codec | None = None
+    own: tuple[Codec, ...] = ()
     codecs: Sequence[Codec] = ()
 
     def hand(self, options: object, *, shared: bool = True) -> Hand:
         context = context_of(
             self.entry.name, self.namespace, self.chunk_bytes, role="both", writes=True, counts={},
-            codec=self.codec, codecs=self.codecs,
+            own=self.own, codecs=self.codecs,
         )  # fmt: skip
         return Hand(self.entry.cls(options, context), BATCH * IN_FLIGHT, self.chunk_bytes, shared=shared)
 

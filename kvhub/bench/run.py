@@ -60,8 +60,8 @@ def run(config: Config, plan: Plan, registry: Registry, tell: Callable[[Row], No
             tell(row)
 
     for entry in chosen:
-        own = codecs.get(config.encodings.by_store.get(entry.name, ""))
-        bench = Bench(entry, namespace, chunk_bytes, plan.seconds / parts, own, tuple(codecs.values()))
+        own = [codecs[name] for name in config.encodings.by_store.get(entry.name, ())]
+        bench = Bench(entry, namespace, chunk_bytes, plan.seconds / parts, tuple(own), tuple(codecs.values()))
         if entry.kind == "store":
             add(*members.store(bench))
         else:
@@ -78,7 +78,7 @@ def run(config: Config, plan: Plan, registry: Registry, tell: Callable[[Row], No
 def _codecs(config: Config) -> dict[str, Codec]:
     """Those that work here; a store whose own does not says so when it is measured without."""
     codecs: dict[str, Codec] = {}
-    needed = set(config.encodings.by_store.values())
+    needed = {name for chain in config.encodings.by_store.values() for name in chain}
     for name, entry in config.encodings.codecs.items():
         try:
             codecs[name] = entry.cls(entry.options, name)

@@ -106,7 +106,7 @@ class HostStore(Store):
             raise MisuseError(f"{self.context.name}: submit to a host tier that is not attached or is closed")
         moves = batch.op in (Op.LOAD, Op.SAVE)
         count = len(batch.keys)
-        beside = [len(told) for told in (batch.layouts, batch.generated) if told is not None]
+        beside = [len(told) for told in (batch.layouts, batch.generated, batch.tenants) if told is not None]
         if moves and {len(batch.slots), len(batch.lengths), *beside} != {count}:
             raise MisuseError(f"{self.context.name}: batch {batch.id} has tuples of unequal length")
         late = batch.deadline < time.monotonic()
@@ -162,7 +162,8 @@ class HostStore(Store):
             return Outcome.FULL, Held(-1, 0)
         arena.region.slot(slots[0], length)[:] = region.slot(batch.slots[at], length)
         layout = batch.layouts[at] if batch.layouts else ""
-        held = Held(slots[0], length, layout, batch.generated[at] if batch.generated else 0)
+        tenant = batch.tenants[at] if batch.tenants else b""
+        held = Held(slots[0], length, layout, batch.generated[at] if batch.generated else 0, tenant=tenant)
         arena.publish(key, held, replace=batch.replace)
         arena.release(slots)
         return Outcome.DONE, held

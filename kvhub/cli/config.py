@@ -45,7 +45,10 @@ def _check(chosen: argparse.Namespace) -> int:
     if chosen.json:
         report: dict[str, Any] = {"ok": True, "file": config.path, "warnings": config.warnings}
         report |= {"values": _effective(config, chosen.role)}
-        report |= {"codecs": dict(config.encodings.by_store), "lossy": list(config.encodings.lossy)}
+        report |= {
+            "codecs": {store: list(chain) for store, chain in config.encodings.by_store.items()},
+            "lossy": list(config.encodings.lossy),
+        }
         print(json.dumps(report, indent=1))
         return 0
     _print_values(config, chosen.role)
@@ -105,10 +108,14 @@ def _routes(config: Config, role: str | None) -> list[str]:
 
 def _encodings(config: Config) -> list[str]:
     lines = []
-    for store, name in config.encodings.by_store.items():
-        cls = config.encodings.codecs[name].cls
-        kept = ", and reads nothing else" if cls.seals else ""
-        lines.append(f"{store}: keeps chunks encoded by {name} ({cls.name}, {'lossy' if cls.lossy else 'exact'}){kept}")
+    for store, chain in config.encodings.by_store.items():
+        classes = [config.encodings.codecs[name].cls for name in chain]
+        kept = ", and reads nothing else" if classes[-1].seals else ""
+        each = [
+            f"{name} ({cls.name}, {'lossy' if cls.lossy else 'exact'})"
+            for name, cls in zip(chain, classes, strict=True)
+        ]
+        lines.append(f"{store}: keeps chunks encoded by {', then '.join(each)}{kept}")
     if config.encodings.lossy:
         told = "; ".join(config.encodings.lossy)
         lines.append(f"namespace: marked with lossy codec {told}; shares no chunk with a file that has no lossy codec")

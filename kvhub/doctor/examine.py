@@ -88,7 +88,7 @@ def _work(
 ) -> Callable[[], Iterable[Finding]]:
     if entry.kind == "transport":
         return partial(transports.findings, entry, role, config.chunk_tokens)
-    own = codecs.get(config.encodings.by_store.get(entry.name, ""))
+    own = [codecs[name] for name in config.encodings.by_store.get(entry.name, ()) if name in codecs]
     return partial(stores.findings, entry, role, writes, config.chunk_tokens, own, tuple(codecs.values()))
 
 

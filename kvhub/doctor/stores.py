@@ -22,14 +22,14 @@ SECONDS = 10.0
 
 
 def findings(
-    entry: MemberConfig, role: str, writes: bool, chunk_tokens: int, codec: Codec | None, codecs: Sequence[Codec]
+    entry: MemberConfig, role: str, writes: bool, chunk_tokens: int, own: Sequence[Codec], codecs: Sequence[Codec]
 ) -> Iterator[Finding]:
     """How this store is, in the order in which it is looked at."""
     directory = entry.cls.directory(entry.options)
     if directory is not None:
         yield from filesystem.findings(directory)
     namespace = namespace_of(chunk_tokens)
-    context = context_of(entry.name, namespace, CHUNK, role=role, writes=writes, counts={}, codec=codec, codecs=codecs)
+    context = context_of(entry.name, namespace, CHUNK, role=role, writes=writes, counts={}, own=own, codecs=codecs)
     hand = Hand(entry.cls(entry.options, context), 2, CHUNK)
     try:
         opened = False

@@ -8,13 +8,13 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from kvhub import chunkfile
-from kvhub.codec import About, Codec
+from kvhub.codec import About, Codec, Codecs
 from kvhub.config import Config
 from kvhub.errors import Damaged, Foreign, KvhubError
 from kvhub.plugins import Registry
 from kvhub.pool.look import header_facts
 
-OF_THIS_PROJECT = {0: "none", 1: "zstd", 2: "fp8", 3: "int8", 4: "aes"}
+OF_THIS_PROJECT = {0: "none", 1: "zstd", 2: "fp8", 3: "int8", 4: "aes", 5: "several"}
 """Names of the codec bytes that this project gave away (docs/codecs.md), for files whose plugin is not installed."""
 MOST_DECODED = 1 << 30
 """Bytes that are allocated on a header's word."""
@@ -39,7 +39,7 @@ def examine(place: str, registry: Registry, config: Config | None, *, header_onl
     told: dict[str, Any] = header_facts(header)
     layout = told.pop("layout")
     told |= {
-        "codec_name": _name(header.codec, config),
+        "codec_name": ", then ".join(_name(code, config) for code in header.codecs or (0,)),
         "ratio": round(header.payload_bytes / header.stored_bytes, 3) if header.stored_bytes else 1.0,
         "layout": layout,
         "payload": "not read" if payload is None else _verdict(header, payload),
@@ -78,7 +78,7 @@ def _name(code: int, config: Config | None) -> str:
 
 def _verdict(header: chunkfile.Header, payload: bytes) -> str:
     try:
-        room, codecs = header.payload_bytes, (header.codec,)
+        room, codecs = header.payload_bytes, header.codecs or (0,)
         chunkfile.check(header, header.key, header.namespace, len(payload) + chunkfile.HEADER_BYTES, room, codecs)
         chunkfile.check_payload(header, payload)
     except Damaged as error:
@@ -87,33 +87,38 @@ def _verdict(header: chunkfile.Header, payload: bytes) -> str:
 
 
 def _decodable(header: chunkfile.Header, payload: bytes | None, config: Config) -> str:
-    if not header.codec:
+    if not header.codecs:
         return "yes"
-    about = About(header.key, header.namespace, header.layout, header.payload_bytes, header.generated)
-    reasons = []
+    codecs: dict[int, Codec] = {}
+    reasons: list[str] = []
     for entry in config.encodings.codecs.values():
-        if entry.cls.code != header.codec:
-            continue
-        if payload is None:
-            return f"perhaps: by '{entry.name}', whose codec it is; the payload was not tried"
-        reason = _tried(entry.cls, entry.options, entry.name, payload, about)
-        if not reason:
-            return f"yes, by '{entry.name}'"
-        reasons.append(f"'{entry.name}': {reason}")
-    return "no: " + ("; ".join(reasons) or "the file names no such codec")
+        if entry.cls.code in header.codecs and entry.cls.code not in codecs:
+            try:
+                codec = entry.cls(entry.options, entry.name)
+            except KvhubError as error:
+                reasons.append(f"'{entry.name}': {error}")
+                continue
+            codecs[codec.code] = codec
+    if missing := [code for code in header.codecs if code not in codecs]:
+        named = ", ".join(_name(code, config) for code in missing)
+        return "no: " + ("; ".join(reasons) or f"the file names no such codec ({named})")
+    names = ", ".join(f"'{codecs[code].label}'" for code in header.codecs)
+    if payload is None:
+        return f"perhaps: by {names}, whose codec it is; the payload was not tried"
+    reason = _tried(header, payload, list(codecs.values()))
+    return f"no: {names}: {reason}" if reason else f"yes, by {names}"
 
 
-def _tried(cls: type[Codec], options: Any, name: str, payload: bytes, about: About) -> str:
-    """Why a codec of the file cannot decode a payload, or ""."""
-    if about.payload_bytes > MOST_DECODED:
-        return f"{about.payload_bytes} bytes are more than is tried here"
-    room = memoryview(bytearray(about.payload_bytes))
+def _tried(header: chunkfile.Header, payload: bytes, codecs: list[Codec]) -> str:
+    """Why these codecs cannot decode a payload, or ""."""
+    if header.payload_bytes > MOST_DECODED:
+        return f"{header.payload_bytes} bytes are more than is tried here"
+    room = memoryview(bytearray(header.payload_bytes))
+    about = About(header.key, header.namespace, header.layout, room.nbytes, header.generated, header.tenant)
     try:
-        codec = cls(options, name)
-        return "" if codec.decode(memoryview(payload), room, about) == room.nbytes else "wrong length"
-    except KvhubError as error:
-        return str(error)
+        Codecs((), codecs).decode(header.codecs, memoryview(payload), room, about, header.between)
     except Foreign as error:
         return f"made with another {error.reason}"
     except Exception as error:
-        return f"it fails with {type(error).__name__}"
+        return f"it fails with {type(error.__cause__ or error).__name__}"
+    return ""

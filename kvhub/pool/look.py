@@ -20,6 +20,8 @@ def header_facts(header: chunkfile.Header) -> dict[str, Any]:
         "created": datetime.fromtimestamp(header.created_ns / 1e9, UTC).isoformat(timespec="seconds"),
         "writer": header.writer.rstrip(b"\0").decode("ascii", "backslashreplace"),
         "codec": header.codec,
+        "codecs": list(header.codecs),
+        "tenant": header.tenant.hex(),
         "layout": header.layout,
     }
 

@@ -77,6 +77,7 @@ class Driver:
         generated: Sequence[int] | None = None,
         peer: Peer | None = None,
         replace: bool = False,
+        tenants: Sequence[bytes] | None = None,
     ) -> int:
         """Submit a batch and return its id; `lengths` default to whole slots."""
         if lengths is None:
@@ -92,6 +93,7 @@ class Driver:
             None if generated is None else tuple(generated),
             peer,
             replace,
+            None if tenants is None else tuple(tenants),
         )
         self.under_way[batch.id] = batch
         try:
@@ -150,18 +152,26 @@ class Driver:
     # -- whole chunks
 
     def start_save(
-        self, payloads: Mapping[Key, bytes], *, first: int = 0, deadline: float = EVER, replace: bool = False
+        self,
+        payloads: Mapping[Key, bytes],
+        *,
+        first: int = 0,
+        deadline: float = EVER,
+        replace: bool = False,
+        tenant: bytes = b"",
     ) -> int:
         """Put payloads into slots from `first` on and submit their SAVE."""
         slots = range(first, first + len(payloads))
         for slot, data in zip(slots, payloads.values(), strict=True):
             self.fill(slot, data)
-        lengths = [len(data) for data in payloads.values()]
-        return self.submit(Op.SAVE, [*payloads], slots, lengths, deadline=deadline, replace=replace)
+        lengths, tenants = [len(data) for data in payloads.values()], [tenant] * len(payloads) if tenant else None
+        return self.submit(Op.SAVE, [*payloads], slots, lengths, deadline=deadline, replace=replace, tenants=tenants)
 
-    def save(self, payloads: Mapping[Key, bytes], *, first: int = 0, replace: bool = False) -> Completion:
+    def save(
+        self, payloads: Mapping[Key, bytes], *, first: int = 0, replace: bool = False, tenant: bytes = b""
+    ) -> Completion:
         """`start_save`, and its completion."""
-        return self.wait(self.start_save(payloads, first=first, replace=replace))
+        return self.wait(self.start_save(payloads, first=first, replace=replace, tenant=tenant))
 
     def keep(self, payloads: Mapping[Key, bytes]) -> None:
         """Save and insist: every chunk is there now."""
@@ -202,6 +212,8 @@ class Driver:
         count = len(batch.keys)
         assert len(done.outcomes) == count, f"{name}: {len(done.outcomes)} outcomes"
         strange = {o for o in done.outcomes if o not in _MAY[batch.op]}
+        if batch.op is Op.SAVE and done.reason:
+            strange.discard(Outcome.MISS)  # not kept here, by a rule that the reason names
         assert not strange, f"{name}: {strange} is no end of a {batch.op.name}"
         for field in ("layouts", "generated"):
             value = getattr(done, field)

@@ -43,9 +43,9 @@ class CodecFiles(ChunkFiles):
         self._build = build
         self._opened: list[Driver] = []
 
-    def store(self, context: MemberContext, codec: Codec) -> Store:
-        """A store of the contract's, with a codec."""
-        return self._build(self.root, attrs.evolve(context, codecs=Codecs(codec)))
+    def store(self, context: MemberContext, *codecs: Codec) -> Store:
+        """A store of the contract's, with codecs that are applied in this order."""
+        return self._build(self.root, attrs.evolve(context, codecs=Codecs(codecs)))
 
     def open(self, codecs: Codecs | None, *, slot_bytes: int = 1 << 20) -> Driver:
         """A store that is attached; `close` closes it."""

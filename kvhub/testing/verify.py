@@ -131,17 +131,16 @@ def _choose(config: Config, member: str) -> str:
 
 
 def _codecs(config: Config, store: str, notes: list[str]) -> Codecs | None:
-    """The codec that the file gives to the store; a lossy one is left out."""
-    name = config.encodings.by_store.get(store)
-    if name is None:
-        return None
-    entry = config.encodings.codecs[name]
-    if entry.cls.lossy:
-        notes.append(f"codec '{name}' is lossy and left out: laws compare bytes")
-        return None
-    codec: Codec = entry.cls(entry.options, name)
-    notes.append(f"chunks pass through codec '{name}' ({entry.cls.name})")
-    return Codecs(codec)
+    """The codecs that the file gives to the store; lossy ones are left out."""
+    own: list[Codec] = []
+    for name in config.encodings.by_store.get(store, ()):
+        entry = config.encodings.codecs[name]
+        if entry.cls.lossy:
+            notes.append(f"codec '{name}' is lossy and left out: laws compare bytes")
+        else:
+            own.append(entry.cls(entry.options, name))
+            notes.append(f"chunks pass through codec '{name}' ({entry.cls.name})")
+    return Codecs(own) if own else None
 
 
 def _place(cls: type[Store], options: Any, notes: list[str]) -> str:

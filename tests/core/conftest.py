@@ -7,16 +7,18 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
+from format.shelf import Bench
 from hypothesis import settings
 
 from kvhub import Capabilities, hookimpl
+from kvhub.codec import Codecs
 from kvhub.plugins import Registry
 from kvhub.store import Store
 from kvhub.transport import Transport
@@ -208,3 +210,17 @@ roles:
 def pd_text() -> str:
     """A configuration in which nothing is wrong."""
     return PD
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    opened: list[Bench] = []
+    objects: dict[str, bytes] = {}
+
+    def bench(codecs: Codecs | None = None) -> Bench:
+        opened.append(Bench(objects, codecs))
+        return opened[-1]
+
+    yield bench
+    for each in opened:
+        each.hub.close()

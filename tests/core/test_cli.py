@@ -254,8 +254,10 @@ def test_inspect_reads_urls_through_the_plugin_of_their_scheme(
 def test_inspect_names_codecs_also_those_that_are_not_installed(tmp_path: Path, file: Path, capsys: Any) -> None:
     path = tmp_path / "a.kv"
     for code, name in ((1, "zstd"), (4, "aes"), (99, "unknown")):
-        path.write_bytes(chunkfile.pack(b"k" * 32, b"n" * 32, b"x" * 100, codec=code, payload_bytes=150) + b"x" * 100)
+        path.write_bytes(
+            chunkfile.pack(b"k" * 32, b"n" * 32, b"x" * 100, codecs=(code,), payload_bytes=150) + b"x" * 100
+        )
         assert main(["inspect", str(path), "--json", "--config", str(file)]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert (facts["codec"], facts["codec_name"], facts["ratio"], facts["payload"]) == (code, name, 1.5, "whole")
-        assert facts["decodable"] == "no: the file names no such codec"
+        assert facts["decodable"] == f"no: the file names no such codec ({name})"

@@ -4,84 +4,21 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from format.shelf import DATA, KEY, Shelf
 from format.toys import MARK, Round, RoundOptions, Seal, SealOptions, Turn, TurnOptions
 
 from kvhub import chunkfile
 from kvhub.codec import About, CodecError, Codecs, copy
 from kvhub.errors import Damaged, Foreign
-from kvhub.store import BlockingStore
-from kvhub.testing.driver import Driver
-from kvhub.testing.region import LAYOUT, SLOT_BYTES, make_context, make_key, make_payload
+from kvhub.testing.region import LAYOUT, SLOT_BYTES, make_key, make_payload
 from kvhub.types import MOST_GROWTH, Op, Outcome
 
 DONE, KEPT, MISS, CORRUPT, FAILED = Outcome.DONE, Outcome.KEPT, Outcome.MISS, Outcome.CORRUPT, Outcome.FAILED
-KEY, DATA = make_key("one"), make_payload("one")
 ABOUT = About(KEY, bytes(32), LAYOUT.text, len(DATA))
 TURN = Turn(TurnOptions(), "turn")
-
-
-class Shelf(BlockingStore):
-    """Objects in a dictionary that stores of one medium share."""
-
-    persistent = shared = True
-
-    def has(self, name: str) -> bool:
-        return name in self.config
-
-    def read(self, name: str, header: memoryview, payload: memoryview) -> int | None:
-        data = self.config.get(name)
-        if data is None:
-            return None
-        head, rest = data[: header.nbytes], data[header.nbytes :][: payload.nbytes]
-        header[: len(head)], payload[: len(rest)] = head, rest
-        return len(data)
-
-    def write(self, name: str, header: bytes, payload: memoryview) -> bool:
-        self.config[name] = header + bytes(payload)
-        return True
-
-    def drop(self, name: str) -> None:
-        self.config.pop(name, None)
-
-
-class Bench:
-    """A store on `objects` with codecs of its own, its driver and its counters."""
-
-    def __init__(self, objects: dict[str, bytes], codecs: Codecs | None) -> None:
-        self.objects, self.counts = objects, dict[str, int]()
-        context = make_context("shelf", codecs=codecs, report=self._report)
-        self.context = context
-        self.hub = Driver(Shelf(objects, context))
-        self.hub.attach()
-
-    def _report(self, name: str, count: int) -> None:
-        self.counts[name] = self.counts.get(name, 0) + count
-
-    def header(self, key: bytes = KEY) -> chunkfile.Header:
-        return chunkfile.parse(self.objects[key.hex()])
-
-    def put(self, stored: bytes, **facts: Any) -> None:
-        """What some writer might have stored under KEY."""
-        facts = {"codec": Turn.code, "payload_bytes": len(DATA), "layout": LAYOUT.text, **facts}
-        self.objects[KEY.hex()] = chunkfile.pack(KEY, self.context.namespace, stored, **facts) + stored
-
-
-@pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    opened: list[Bench] = []
-    objects: dict[str, bytes] = {}
-
-    def bench(codecs: Codecs | None = None) -> Bench:
-        opened.append(Bench(objects, codecs))
-        return opened[-1]
-
-    yield bench
-    for each in opened:
-        each.hub.close()
 
 
 def encoded(data: bytes = DATA) -> bytes:
@@ -268,12 +205,12 @@ def test_decoders_are_asked_by_code_and_a_stores_own_comes_first() -> None:
     codecs = Codecs(mine, [other, lossy])
     assert codecs.readable == {0, 200, 202}
     room = memoryview(bytearray(3))
-    codecs.decode(200, memoryview(MARK + bytes([1, 2, 3])), room, About(KEY, bytes(32), "", 3))
+    codecs.decode((200,), memoryview(MARK + bytes([1, 2, 3])), room, About(KEY, bytes(32), "", 3))
     assert bytes(room) == bytes([0, 3, 2])
     with pytest.raises(Damaged, match="codec"):
-        codecs.decode(200, memoryview(MARK + bytes([1, 2])), room, About(KEY, bytes(32), "", 3))
+        codecs.decode((200,), memoryview(MARK + bytes([1, 2])), room, About(KEY, bytes(32), "", 3))
     with pytest.raises(Foreign, match="form"):
-        codecs.decode(200, memoryview(b"toy9"), room, About(KEY, bytes(32), "", 3))
+        codecs.decode((200,), memoryview(b"toy9"), room, About(KEY, bytes(32), "", 3))
 
 
 def test_copy_takes_equal_lengths_only() -> None:

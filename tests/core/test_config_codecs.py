@@ -56,7 +56,7 @@ def test_every_role_knows_every_codec_of_the_file(read: Any, role: str | None) -
         "secret": toys.Seal,
         "toy": toys.Turn,
     }
-    assert dict(config.encodings.by_store) == {"pool": "secret", "cold": "toy"}
+    assert dict(config.encodings.by_store) == {"pool": ("secret",), "cold": ("toy",)}
     assert config.encodings.codecs["secret"].options == toys.SealOptions("TOY_KEY")
     assert config.encodings.lossy == ()
     shown = dict(config.values())

@@ -32,16 +32,17 @@ def codec() -> Any:
 def test_the_codec_of_the_page_works(codec: Any) -> None:
     own, payload = Codecs(codec), memoryview(b"kv and kv again " * 500)
     about = About(bytes(32), bytes(32), "some layout", payload.nbytes)
-    code, stored = own.encode(payload, about)
+    made = own.encode(payload, about)
+    codecs, stored = made.codecs, made.stored
     room = memoryview(bytearray(payload.nbytes))
-    own.decode(code, stored, room, about)
-    assert code == 128 and stored.nbytes < 500 and room == payload
-    assert own.encode(memoryview(zlib.compress(payload)), about)[0] == 0
+    own.decode(codecs, stored, room, about)
+    assert codecs == (128,) and stored.nbytes < 500 and room == payload
+    assert own.encode(memoryview(zlib.compress(payload)), about).codecs == ()
     with pytest.raises(Foreign):
-        own.decode(code, memoryview(b"\x02" + stored[1:]), room, about)
+        own.decode(codecs, memoryview(b"\x02" + stored[1:]), room, about)
     for wrong in (stored[:-1], b"\x01no", b"\x01" + zlib.compress(bytes(100000))):
         with pytest.raises(Damaged):
-            own.decode(code, memoryview(wrong), room, about)
+            own.decode(codecs, memoryview(wrong), room, about)
 
 
 def test_the_packages_exist() -> None:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from format.kv import NHD, kv
 from kvhub import chunkfile
-from kvhub.codec import About, Codec
+from kvhub.codec import About, Codec, Codecs
 from kvhub.keys import Chain, Context, Namespace
 from kvhub.layout import Layout
 from kvhub.plugins import Registry
@@ -27,8 +27,11 @@ FOLDER = Path(__file__).parent / "golden"
 KEY_VARIABLE, KEY_TEXT = "KVHUB_TEST_GOLDEN_KEY", "00112233445566778899aabbccddeeff" * 2
 SMALL = attrs.evolve(NHD, layers=2, heads=1, key_dim=8, value_dim=8, block_tokens=4)
 SPACE = Namespace("golden", "r1", SMALL.dtype, "one group", chunk_tokens=16)
+TENANT = Context(salt="tenant").tenant
 TOKENS = list(range(1000, 1022))
 CREATED = 1_700_000_000_000_000_000
+CHAINS = {"zstd-aes": ("zstd", "aes"), "int8-zstd": ("int8", "zstd")}
+"""Files of several codecs in a row, small enough for zstd to be worth it behind int8, too."""
 USES = {"zstd": "zstd", "fp8": "quant/fp8", "int8": "quant/int8", "aes": "aes"}
 """File's name -> what a YAML says after `use:`."""
 
@@ -65,6 +68,12 @@ def codec(name: str) -> Codec:
     return cls(cls.Config(**options), name)
 
 
+def of_chain() -> tuple[bytes, Layout]:
+    """The payload that was encoded for the files of chains, and its layout."""
+    layout = attrs.evolve(SMALL, layers=4, heads=4, key_dim=16, value_dim=16)
+    return chunk(layout), layout
+
+
 def of_codec(name: str) -> tuple[bytes, Layout]:
     """The payload that was encoded for a codec's file, and its layout: large enough for zstd to be worth it."""
     layout = attrs.evolve(SMALL, heads=4, key_dim=16, value_dim=16) if name == "zstd" else SMALL
@@ -85,8 +94,16 @@ def objects() -> dict[str, bytes]:
         own = codec(name)
         stored = own.encode(memoryview(payload), about(payload, layout))
         assert stored is not None, name
-        more = facts | {"layout": layout.text, "codec": own.code, "payload_bytes": len(payload), "generated": 2}
+        more = facts | {"layout": layout.text, "codecs": (own.code,), "payload_bytes": len(payload), "generated": 2}
         made[f"{name}.kv"] = chunkfile.pack(chain().keys[0], SPACE.digest, stored, **more) + bytes(stored)
+    payload, layout = of_chain()
+    for name, names in CHAINS.items():
+        whose = attrs.evolve(about(payload, layout), tenant=TENANT)
+        encoded = Codecs([codec(each) for each in names]).encode(memoryview(payload), whose)
+        assert len(encoded.codecs) == 2, name
+        more = facts | {"layout": layout.text, "codecs": encoded.codecs, "between": encoded.between, "tenant": TENANT}
+        more |= {"payload_bytes": len(payload), "generated": 2}
+        made[f"{name}.kv"] = chunkfile.pack(chain().keys[0], SPACE.digest, encoded.stored, **more) + encoded.stored
     return made
 
 

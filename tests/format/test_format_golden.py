@@ -18,17 +18,21 @@ from kvhub.tail import common_tokens, kept_tokens
 FROZEN = {
     "aes.kv": "612aeee273e9c6ab20081d97d02687ddc7386471f68f1f6fd33c81acfeeaaa44",
     "fp8.kv": "13bbe587f1eba35130155988ecf84e9cc826a5a7cc977f176a67bf1c70f05a5a",
+    "int8-zstd.kv": "97dae3751109b0c246073148a761c2818bfd24fb2eace0f66ce6715e38100148",
     "int8.kv": "fd37f8fe7e65771130d0d5bacee93690ea787532625b185873ae03e1c705cd31",
     "raw.kv": "46e792ce31cd20b727fb4b0ed556c4df4bf3188448b49de7f8fcb6d580c749d0",
     "tail.kv": "f91a80bb58627ba6586b393597f1cb6bdba72f92bc2bf037a9181b82defa351b",
+    "zstd-aes.kv": "7df850702f3129fb4456182879569443b4c3ffcf54030ccdc8aecc05add33dae",
     "zstd.kv": "4ae96f037cdc4de45f7fd4af799fa8e224088df4dcc0bd3a9e8ad826aed400f1",
 }
 DECODED = {
     "aes": "8212cd26",
     "fp8": "52bc6711",
     "int8": "770f9bfc",
+    "int8-zstd": "58ecd2b3",
     "raw": "8212cd26",
     "zstd": "84f18e42",
+    "zstd-aes": "fe06a12f",
 }
 """First digits of sha256 of the payloads; of lossy codecs, too: the numbers are equal on every machine."""
 
@@ -101,9 +105,29 @@ def test_what_a_codec_stored_is_decoded(name: str, monkeypatch: pytest.MonkeyPat
     assert header.codec == own.code
     room = memoryview(bytearray(header.payload_bytes))
     about = About(header.key, header.namespace, header.layout, header.payload_bytes, header.generated)
-    Codecs(own).decode(header.codec, memoryview(payload), room, about)
+    Codecs(own).decode(header.codecs, memoryview(payload), room, about)
     assert sha256(room).hexdigest()[:8] == DECODED[name]
     if own.lossy:
         _, plain = golden("raw.kv")
         one, other = (np.frombuffer(data, "<u2").astype("<u4") << 16 for data in (plain, room))
         assert np.allclose(one.view("<f4"), other.view("<f4"), rtol=0.07, atol=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(made.CHAINS))
+def test_what_several_codecs_stored_is_decoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(made.KEY_VARIABLE, made.KEY_TEXT)
+    plugins = {made.USES[each].partition("/")[0] for each in made.CHAINS[name]}
+    if missing := plugins - {found.name for found in Registry().available()}:
+        pytest.skip(f"these plugins are not installed here: {', '.join(missing)}")
+    header, payload = golden(f"{name}.kv")
+    codecs = [made.codec(each) for each in made.CHAINS[name]]
+    assert (header.codec, header.codecs) == (5, tuple(codec.code for codec in codecs))
+    assert header.tenant == made.TENANT and len(header.between) == 1
+    room = memoryview(bytearray(header.payload_bytes))
+    about = About(header.key, header.namespace, header.layout, room.nbytes, header.generated, header.tenant)
+    Codecs((), codecs).decode(header.codecs, memoryview(payload), room, about, header.between)
+    assert sha256(room).hexdigest()[:8] == DECODED[name]
+
+
+def test_files_from_before_there_were_tags_name_no_tenant() -> None:
+    assert [golden(name)[0].tenant for name in ("raw.kv", "tail.kv", "aes.kv")] == [b""] * 3

@@ -162,7 +162,7 @@ def test_an_error_of_the_medium_removes_nothing(house: House, run: Run, monkeypa
 def test_chunks_of_any_codec_are_verified_as_they_are_stored(house: House, run: Run) -> None:
     [name] = house.add([1])
     stored = b"compressed" * 50
-    header = chunkfile.pack(bytes.fromhex(name), NAMESPACE.digest, stored, codec=1, payload_bytes=4000)
+    header = chunkfile.pack(bytes.fromhex(name), NAMESPACE.digest, stored, codecs=(1,), payload_bytes=4000)
     house.path(name).write_bytes(header + stored)
     assert run("verify", "--deep")[1]["whole"] == 1
     assert run("inspect", name)[1][0]["verdict"] == "whole"

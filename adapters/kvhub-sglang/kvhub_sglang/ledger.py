@@ -35,6 +35,8 @@ class Page:
     key: Key
     number: int
     """Which page of its prompt it is, from 0."""
+    tenant: bytes = b""
+    """Tag of the tenant whose prompt it is of (`Context.tenant`)."""
 
 
 @attrs.frozen
@@ -57,7 +59,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._waiting: deque[_Note] = deque(maxlen=MOST_WAITING)
         self._pages: OrderedDict[str, Page] = OrderedDict()
-        self._seeds: OrderedDict[str, Key] = OrderedDict()
+        self._seeds: OrderedDict[str, tuple[Key, bytes]] = OrderedDict()
 
     def note(self, tokens: array[int], prior: str, hashes: Sequence[str]) -> None:
         """The engine hashed these tokens, whole pages; costs an append."""
@@ -68,7 +70,7 @@ class Ledger:
         with self._lock:
             self._seeds.pop(seed, None)
             if context is not None:
-                self._seeds[seed] = self._root(context)
+                self._seeds[seed] = (self._root(context), context.tenant)
             while len(self._seeds) > MOST_SEEDS:
                 self._seeds.popitem(last=False)
 
@@ -95,7 +97,7 @@ class Ledger:
         starts = self._starts(note)
         if starts is None:
             return
-        parent, number, digest = starts
+        parent, number, digest, tenant = starts
         size = self._page_tokens
         for at, name in enumerate(note.hashes):
             tokens = note.tokens[at * size : (at + 1) * size]
@@ -107,23 +109,23 @@ class Ledger:
             chain = Chain(parent, size)
             chain.extend(tokens)
             (parent,) = chain.keys
-            self._pages[name] = Page(parent, number + at)
+            self._pages[name] = Page(parent, number + at, tenant)
         while len(self._pages) > MOST_PAGES:
             self._pages.popitem(last=False)
 
-    def _starts(self, note: _Note) -> tuple[Key, int, bytes] | None:
-        """Parent key, number and digest in front of a note's first page; None where that is not known."""
+    def _starts(self, note: _Note) -> tuple[Key, int, bytes, bytes] | None:
+        """Parent key, number and digest in front of a note's first page, and tenant; None where that is not known."""
         if note.prior:
-            digest, before, root = bytes.fromhex(note.prior), self._pages.get(note.prior), self._seeds.get(note.prior)
+            digest, before, begun = bytes.fromhex(note.prior), self._pages.get(note.prior), self._seeds.get(note.prior)
             if before is not None:
-                return before.key, before.number + 1, digest
-            return (root, 0, digest) if root is not None else None
+                return before.key, before.number + 1, digest, before.tenant
+            return (begun[0], 0, digest, begun[1]) if begun is not None else None
         first = pack_tokens(note.tokens[: self._page_tokens])
         if sha256(first).hexdigest() == note.hashes[0]:
-            return self._plain, 0, b""
+            return self._plain, 0, b"", b""
         # What is written out begins a chain without saying with which seed; most likely with a late one.
-        for name, begin in reversed(self._seeds.items()):
+        for name, (begin, tenant) in reversed(self._seeds.items()):
             seed = bytes.fromhex(name)
             if sha256(seed + first).hexdigest() == note.hashes[0]:
-                return begin, 0, seed
+                return begin, 0, seed, tenant
         return None

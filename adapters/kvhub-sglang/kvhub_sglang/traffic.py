@@ -64,7 +64,7 @@ class Traffic:
         if not pages:
             return None
         size, first = self.hub.measure.chunk_tokens, pages[0].number
-        chain = Chain(b"", size)
+        chain = Chain(b"", size, tenant=pages[0].tenant)
         # The keys in front are the engine's own affair: they are not searched for, and only their number counts.
         chain.keys = [b""] * first + [page.key for page in pages]
         limit = len(chain.keys) * size
@@ -188,7 +188,8 @@ class Traffic:
             raise
         length = hub.measure.chunk_bytes
         if mine:
-            hub.commit([(part[at].key, Held(slots[at], length, number=part[at].number)) for at in mine])
+            helds = [Held(slots[at], length, number=part[at].number, tenant=part[at].tenant) for at in mine]
+            hub.commit([(part[at].key, held) for at, held in zip(mine, helds, strict=True)])
         for at, page in enumerate(part):
             if slots[at] < 0 and page.key not in hub.arena and not hub.is_filling(page.key):
                 return at

@@ -10,6 +10,7 @@ import re
 from hashlib import sha256
 
 import attrs
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kvhub import KvhubError
 
@@ -18,7 +19,8 @@ ID_BYTES = 8
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _variable(value: str) -> str:
+def variable(value: str) -> str:
+    """The name of a variable.  Raises ValueError."""
     if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
         # Not repeated: somebody may have put the key itself there.
         raise ValueError("expected the name of an environment variable that holds the key, such as KV_KEY")
@@ -29,16 +31,21 @@ def _variable(value: str) -> str:
 class KeySource:
     """Where a key is: `{env: KV_KEY}`."""
 
-    env: str = attrs.field(converter=_variable, metadata={"help": "environment variable with 32 bytes, base64 or hex"})
+    env: str = attrs.field(converter=variable, metadata={"help": "environment variable with 32 bytes, base64 or hex"})
 
 
 @attrs.frozen
 class Secret:
-    """A key and its name."""
+    """A key, ready for use, and its name."""
 
     id: bytes
     """8 bytes that follow from the key: two keys cannot have one name, and the name tells nothing of the key."""
     key: bytes = attrs.field(repr=False)
+    cipher: AESGCM = attrs.field(repr=False, eq=False)
+
+    @classmethod
+    def of(cls, key: bytes) -> Secret:
+        return cls(hmac.digest(key, b"kvhub aes key id", sha256)[:ID_BYTES], key, AESGCM(key))
 
 
 def read(source: KeySource, where: str) -> Secret:
@@ -49,13 +56,18 @@ def read(source: KeySource, where: str) -> Secret:
             f"{where}: the environment has no {source.env}, which is to hold the key; "
             "set it to 32 random bytes in base64, as `openssl rand -base64 32` makes them"
         )
-    key = _decoded(text)
+    return parse(text, f"{where}: {source.env}")
+
+
+def parse(text: str, what: str) -> Secret:
+    """The key that a text spells.  Raises KvhubError, which names `what` and never the text."""
+    key = _decoded(text.strip())
     if key is None:
         raise KvhubError(
-            f"{where}: {source.env} holds no key: expected {KEY_BYTES} bytes in base64 (44 characters) or hex (64); "
+            f"{what} holds no key: expected {KEY_BYTES} bytes in base64 (44 characters) or hex (64); "
             "its value is not shown"
         )
-    return Secret(hmac.digest(key, b"kvhub aes key id", sha256)[:ID_BYTES], key)
+    return Secret.of(key)
 
 
 def _decoded(text: str) -> bytes | None:

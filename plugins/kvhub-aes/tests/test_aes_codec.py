@@ -46,7 +46,7 @@ def codec(key: str = "KV_KEY", *old: str) -> AesCodec:
 
 def back(own: AesCodec, stored: bytes, about: About = ABOUT) -> bytes:
     room = bytearray(about.payload_bytes)
-    Codecs(own).decode(4, memoryview(stored), memoryview(room), about)
+    Codecs(own).decode((4,), memoryview(stored), memoryview(room), about)
     return bytes(room)
 
 
@@ -137,7 +137,7 @@ def test_keys_are_rotated_without_losing_a_chunk() -> None:
 
 def test_a_later_form_is_foreign() -> None:
     with pytest.raises(Foreign, match="form"):
-        back(codec(), b"\x02" + sealed(codec())[1:])
+        back(codec(), b"\x03" + sealed(codec())[1:])
 
 
 def test_a_removed_key_is_a_miss_and_removes_nothing(files) -> None:
@@ -170,7 +170,7 @@ def test_A30_a_chunk_under_another_s_name_is_refused_though_its_header_was_made_
     store.keep({KEY: DATA, other: make_payload("two", 5000)})
     stolen = (files.read(context, KEY) or b"")[4096:]
     own = chunkfile.parse(files.read(context, other) or b"")
-    forged = chunkfile.pack(other, context.namespace, stolen, layout=own.layout, codec=4, payload_bytes=5000)
+    forged = chunkfile.pack(other, context.namespace, stolen, layout=own.layout, codecs=(4,), payload_bytes=5000)
     files.write(context, other, forged + stolen)
     assert store.load([other]).outcomes == (Outcome.CORRUPT,)
     assert store.read([KEY]) == [DATA]

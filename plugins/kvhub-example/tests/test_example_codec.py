@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from kvhub import MemberContext
-from kvhub.codec import About, Codecs
+from kvhub.codec import About, Codecs, Encoded
 from kvhub.errors import Damaged, Foreign
 from kvhub.testing import MemoryConfig, MemoryMedium, MemoryStore, StoreContract
 from kvhub_example import ExampleCodec, ExampleCodecConfig
@@ -50,20 +50,20 @@ def own() -> Codecs:
 
 
 def test_what_gets_smaller_comes_back_exactly(own: Codecs) -> None:
-    code, stored = own.encode(PAYLOAD, ABOUT)
+    made = own.encode(PAYLOAD, ABOUT)
     room = memoryview(bytearray(PAYLOAD.nbytes))
-    own.decode(code, stored, room, ABOUT)
-    assert code == ExampleCodec.code and stored.nbytes < PAYLOAD.nbytes // 10 and room == PAYLOAD
+    own.decode(made.codecs, made.stored, room, ABOUT)
+    assert made.codecs == (ExampleCodec.code,) and made.stored.nbytes < PAYLOAD.nbytes // 10 and room == PAYLOAD
 
 
 def test_noise_is_stored_as_it_is(own: Codecs) -> None:
     noise = memoryview(random.Random(1).randbytes(20000))
-    assert own.encode(noise, ABOUT) == (0, noise)
+    assert own.encode(noise, ABOUT) == Encoded(noise)
 
 
 def test_a_later_form_is_foreign_and_not_damaged(own: Codecs) -> None:
     with pytest.raises(Foreign):
-        own.decode(ExampleCodec.code, memoryview(b"\x02later"), memoryview(bytearray(20000)), ABOUT)
+        own.decode((ExampleCodec.code,), memoryview(b"\x02later"), memoryview(bytearray(20000)), ABOUT)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_later_form_is_foreign_and_not_damaged(own: Codecs) -> None:
 )
 def test_what_was_not_encoded_is_damaged(own: Codecs, stored: bytes) -> None:
     with pytest.raises(Damaged):
-        own.decode(ExampleCodec.code, memoryview(bytes([FORM]) + stored), memoryview(bytearray(20000)), ABOUT)
+        own.decode((ExampleCodec.code,), memoryview(bytes([FORM]) + stored), memoryview(bytearray(20000)), ABOUT)
 
 
 @pytest.mark.parametrize("level", [0, 10, True, "1"])

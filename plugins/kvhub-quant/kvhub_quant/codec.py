@@ -62,7 +62,7 @@ class _Eight(Codec):
         """What codes, as bytes, stand for; float32."""
 
     def encode(self, payload: memoryview, about: About) -> memoryview | None:
-        layout = _known(about.layout)
+        layout = _known(about.layout) if not about.encoded else None
         if layout is None or payload.nbytes % layout.block_bytes or not payload.nbytes:
             return None
         if kept_tokens(payload, layout):

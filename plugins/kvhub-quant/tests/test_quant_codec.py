@@ -47,7 +47,7 @@ def coded(codec: Fp8Codec | Int8Codec, payload: bytes, layout: Layout) -> bytes:
 
 def back(codec: Fp8Codec | Int8Codec, stored: bytes, size: int, text: str) -> bytes:
     room = bytearray(size)
-    Codecs(codec).decode(codec.code, memoryview(stored), memoryview(room), about(size, text))
+    Codecs(codec).decode((codec.code,), memoryview(stored), memoryview(room), about(size, text))
     return bytes(room)
 
 

@@ -70,7 +70,7 @@ class ZstdCodec(Codec):
 
     def encode(self, payload: memoryview, about: About) -> memoryview | None:
         data = np.frombuffer(payload, np.uint8)
-        width = self._width(data, about.layout)
+        width = self._width(data, "" if about.encoded else about.layout)
         whole = len(data) // width * width
         mask, parts = 0, list[bytes | memoryview]()
         for at, plane in enumerate(planes.split(data[:whole], width)):

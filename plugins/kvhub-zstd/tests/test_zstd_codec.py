@@ -44,7 +44,7 @@ def about(size: int, text: str = NHD.text) -> About:
 
 def back(stored: bytes | memoryview, size: int, text: str = NHD.text, codec: ZstdCodec = CODEC) -> bytes:
     room = bytearray(size)
-    Codecs(codec).decode(1, memoryview(stored), memoryview(room), about(size, text))
+    Codecs(codec).decode((1,), memoryview(stored), memoryview(room), about(size, text))
     return bytes(room)
 
 
