@@ -38,8 +38,8 @@ def test_the_commands_exist() -> None:
     assert named <= targets
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
-def test_links_lead_somewhere(page: str) -> None:
-    source = ROOT / page
-    for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+)", source.read_text()):
-        assert (source.parent / target).exists(), f"{page} links to {target}"
+def test_the_packages_that_are_to_be_installed_are_there() -> None:
+    (line,) = re.findall(r"^pip install (.*?) +#", TEXT, re.MULTILINE)
+    folders = [ROOT / word.strip("'").partition("[")[0] for word in line.split()]
+    assert ROOT in folders and len(folders) > 3
+    assert [folder for folder in folders if not (folder / "pyproject.toml").exists()] == []
