@@ -85,7 +85,7 @@ mutants: venv
 # The documentation site in build/docs, with the reference made from docstrings; every warning is an error.
 docs:
 	@bash tests/env/docs.sh
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build
 	@echo "build/docs/index.html"
 
 # Each package alone, at its lowest declared versions, in an environment of its own (minutes; packages with torch left out).

@@ -136,7 +136,8 @@ def _reference(paths: list[str]) -> Iterator[str]:
             yield _asked(path, quiet)
             continue
         yield _asked(path, "members: false")
-        elsewhere = [each for each in exported if each in paths or each.rpartition(".")[0] in paths]
+        others = {*paths} - {path}
+        elsewhere = [each for each in exported if each in others or each.rpartition(".")[0] in others]
         if elsewhere:
             names = ", ".join(f"[`{each.rpartition('.')[2]}`][{each}]" for each in elsewhere)
             yield f"Further down on this page: {names}.\n\n"

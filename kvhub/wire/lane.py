@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from kvhub.wire.groups import Pieces
     from kvhub.wire.stream import Stream
 
-IN_PROGRESS, DONE, CANCELED = 1, 0, -16
-"""States of a request; every other negative number is a failure."""
+IN_PROGRESS = 1
+"""State of a request that has not ended."""
+DONE = 0
+"""State of a request that ended well."""
+CANCELED = -16
+"""State of a receive that was withdrawn; every other negative number is a failure."""
 
 
 class LaneError(Exception):

@@ -42,8 +42,7 @@ def definitions(module: str) -> dict[str, tuple[ast.stmt, bool]]:
         elif isinstance(each, ast.Assign | ast.AnnAssign):
             target = each.targets[0] if isinstance(each, ast.Assign) else each.target
             told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            for name in target.elts if isinstance(target, ast.Tuple) else [target]:
-                found[ast.unparse(name)] = each, told
+            found[ast.unparse(target)] = each, told
     return found
 
 
