@@ -42,7 +42,8 @@ def definitions(module: str) -> dict[str, tuple[ast.stmt, bool]]:
         elif isinstance(each, ast.Assign | ast.AnnAssign):
             target = each.targets[0] if isinstance(each, ast.Assign) else each.target
             told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            found[ast.unparse(target)] = each, told
+            if isinstance(target, ast.Name):
+                found[target.id] = each, told
     return found
 
 
