@@ -88,7 +88,8 @@ docs:
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build
 	@echo "build/docs/index.html"
 
-# Each package alone, at its lowest declared versions, in an environment of its own (minutes; packages with torch left out).
+# Each package alone, built by way of its sdist, at its lowest declared versions and with its own tests (a quarter of an hour
+# and 6 GB, most of it torch, which the registry has with CUDA only; `make test` has one package of it).
 test-packages: venv
 	$(CORE) tests/packaging/floors.py
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -66,13 +67,26 @@ def build(package: Package, into: Path, *what: str) -> list[Path]:
         if (package.folder / name).exists():
             shutil.copy(package.folder / name, copy)
     shutil.copytree(package.folder / package.module, copy / package.module, ignore=_SKIPPED)
+    return [into / name for name in _setuptools(copy, into, *what)]
+
+
+def _setuptools(source: Path, into: Path, *what: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", _BUILD, str(into), *what],
-        cwd=copy, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=300,
+        cwd=source, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     if done.returncode:
-        raise AssertionError(f"{package.name} cannot be built:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return [into / line.removeprefix("built ") for line in done.stdout.splitlines() if line.startswith("built ")]
+        raise AssertionError(f"{source.name} cannot be built:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return [line.removeprefix("built ") for line in done.stdout.splitlines() if line.startswith("built ")]
+
+
+def rebuild(sdist: Path, into: Path) -> Path:
+    """The wheel that is built from nothing but an sdist, as a distributor builds it."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(into, filter="data")
+    (source,) = [path for path in into.iterdir() if path.is_dir()]
+    (name,) = _setuptools(source, into, "wheel")
+    return into / name
 
 
 def build_all(which: Iterable[Package], into: Path, *what: str) -> dict[str, list[Path]]:
