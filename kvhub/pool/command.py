@@ -14,6 +14,7 @@ import attrs
 
 from kvhub import units
 from kvhub.errors import ConfigError, KvhubError
+from kvhub.keys import Context
 from kvhub.pool import report
 from kvhub.pool.copy import IN_FLIGHT, Copier, hottest
 from kvhub.pool.gc import GRACE_SECONDS, Limits, collect
@@ -22,6 +23,7 @@ from kvhub.pool.opening import open_mediums
 from kvhub.pool.pace import Pace, Stopped
 from kvhub.pool.purge import purge, purge_prompts, read_prompts
 from kvhub.pool.select import Selection
+from kvhub.pool.tenants import count as count_tenants
 from kvhub.pool.verify import verify
 from kvhub.pool.walk import Walk, measure
 from kvhub.pool.words import Words, bytes_per_second, count, fraction, free_space, per_second
@@ -43,13 +45,20 @@ def add_parser(commands: Any) -> None:
         parser.set_defaults(run=run)
         return parser
 
-    chosen = ("member", "namespace", "model", "prefix", "unused-for", "older-than")
-    command("stats", _stats, "how much there is, of which models, and how long unused", "member", "exact")
+    whose = ("tenant", "salt-env", "salt-file")
+    chosen = ("member", "namespace", "model", "prefix", "unused-for", "older-than", *whose)
+    stats = command("stats", _stats, "how much there is, of which models, and how long unused", "member", "exact")
+    stats.add_argument("--tenants", **_flag("read every header, and tell how much is whose"))
+    tag = inner.add_parser("tag", help="print the tag that chunks of a tenant's salt carry")
+    tag.add_argument("--json", action="store_true", help="print JSON")
+    for option in whose[1:]:
+        tag.add_argument(f"--{option}", **_OPTIONS[option])
+    tag.set_defaults(run=_tag)
     command("scan", _scan, "list keys", *chosen, "after", "limit")
     inspect = command("inspect", _inspect, "one key's header and verdict", "member", "namespace")
     inspect.add_argument("key", help="64 hex digits")
     command("verify", _verify, "check headers, or whole chunks", *chosen, "deep", "remove", "rate", "bandwidth")
-    command("purge", _purge, "remove chunks", *chosen, "salt", "adapter", "tokens", "all", "dry-run", "yes", "rate")
+    command("purge", _purge, "remove chunks", *chosen, "adapter", "tokens", "all", "dry-run", "yes", "rate")
     collecting = ("max", "high", "low", "keep-free", "unused-for", "grace", "watch", "fresh", "dry-run", "rate")
     command("gc", _gc, "remove what was longest unused", "member", *collecting)
     moving = ("namespace", "model", "prefix", "dry-run", "bandwidth", "rate", "in-flight")
@@ -79,7 +88,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "limit": _text("list at most so many"),
     "deep": _flag("read payloads, too"),
     "remove": _flag("remove what fails twice"),
-    "salt": _text("with --tokens: only what this tenant's prompts left"),
+    "tenant": _text("only chunks with this tenant's tag, as `kvhub pool tag` prints it"),
+    "salt-env": _text("only the tenant whose salt this environment variable holds"),
+    "salt-file": _text("only the tenant whose salt this file holds"),
     "adapter": _text("with --tokens: the prompts' adapter"),
     "tokens": _text("a file with one JSON list of token ids per line"),
     "all": _flag("everything in the pool"),
@@ -154,7 +165,20 @@ def _stats(chosen: argparse.Namespace) -> int:
         walk = Walk(medium, pace)
         found = measure(walk, walk.spaces, now if chosen.exact else float("-inf"))
         facts = report.stats(medium, [(space, found[space.id]) for space in spaces if space.id in found])
+        if chosen.tenants:
+            facts |= report.tenant_facts(count_tenants(Walk(medium, pace), Selection()))
     report.show_stats(facts, chosen.json)
+    return 0
+
+
+def _tag(chosen: argparse.Namespace) -> int:
+    words = Words(chosen)
+    salt = words.salt()
+    if salt is None and not words.problems:
+        words.problems.append("nothing says whose tag: give --salt-env or --salt-file")
+    if words.problems or salt is None:
+        raise ConfigError(words.problems, where="kvhub pool")
+    report.show({"tag": Context(salt=salt).tenant.hex()}, chosen.json)
     return 0
 
 
@@ -196,29 +220,32 @@ def _verify(chosen: argparse.Namespace) -> int:
 def _purge(chosen: argparse.Namespace) -> int:
     words = Words(chosen)
     selection, pace = words.selection(), _pace(words)
-    tenant = chosen.salt is not None or chosen.adapter is not None
-    if selection.everything and not chosen.all and not tenant and chosen.tokens is None:
-        words.problems.append("nothing says what is to go: name a namespace, a model, an age, or --all")
+    if selection.everything and not chosen.all and chosen.adapter is None and chosen.tokens is None:
+        words.problems.append("nothing says what is to go: name a namespace, a model, a tenant, an age, or --all")
     if chosen.all and not selection.everything:
         words.problems.append("--all: goes with no other choice")
-    if tenant and chosen.tokens is None:
-        words.problems.append(
-            "--salt and --adapter: keys are one-way, so a tenant's chunks are found only by the prompts that they are "
-            "of; give these with --tokens, or purge by namespace or age"
-        )
-    if chosen.tokens is not None and not selection.whole_spaces:
-        words.problems.append("--tokens: goes with --namespace and --model, and with no other choice")
+    if chosen.adapter is not None and chosen.tokens is None:
+        words.problems.append("--adapter: goes with --tokens; no chunk tells which adapter it is of")
+    if chosen.tokens is not None:
+        if chosen.tenant is not None:
+            words.problems.append("--tenant: with --tokens keys are computed, which takes the salt; give that")
+        selection = attrs.evolve(selection, tenant=b"")
+        if not selection.whole_spaces:
+            words.problems.append("--tokens: goes with a salt, --namespace and --model, and with no other choice")
+    salt = words.salt() if chosen.tokens is not None and not words.problems else None
     prompts = read_prompts(chosen.tokens) if chosen.tokens is not None and not words.problems else []
     with _opened(words, chosen.file, chosen.member or "", pace=pace) as [medium]:
         if not chosen.dry_run and not chosen.yes and not report.asked(f"remove chunks of {medium.describe()}"):
             raise KvhubError("nothing was removed: say --yes, or --dry-run to see what would go")
         walk = Walk(medium, pace, dry=chosen.dry_run)
         if chosen.tokens is not None:
-            gone = purge_prompts(walk, selection, prompts, salt=chosen.salt, adapter=chosen.adapter)
+            gone = purge_prompts(walk, selection, prompts, salt=salt, adapter=chosen.adapter)
             facts: dict[str, Any] = attrs.asdict(gone)
         else:
             purged = purge(walk, selection)
             facts = attrs.asdict(purged.removed) | {"namespaces_gone": list(purged.forgotten)}
+            if purged.untagged is not None:
+                facts["without_a_tag"] = purged.untagged
     report.show({"dry_run": chosen.dry_run, **facts}, chosen.json)
     return 0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -13,6 +15,7 @@ from kvhub.errors import KvhubError, MisuseError
 from kvhub.keys import Chain, Context, Namespace
 from kvhub.pool.medium import Entry, Space
 from kvhub.pool.select import Selection, facts
+from kvhub.pool.tenants import readers
 from kvhub.pool.walk import Removed, Walk
 
 _NOTHING = memoryview(bytearray())
@@ -25,28 +28,31 @@ class Purged:
     removed: Removed
     forgotten: tuple[str, ...]
     """Namespaces of which nothing is left."""
+    untagged: int | None = None
+    """By tenant: chunks that stayed and carry no tag, being of no tenant or from before there were tags."""
 
 
 def purge(walk: Walk, selection: Selection) -> Purged:
     """Remove the selected chunks.  Raises Stopped, ConfigError and OSError of the medium."""
     medium, spaces = walk.medium, [space.id for space in selection.spaces(walk.medium)]
-    now = medium.now()
+    now, untagged = medium.now(), itertools.count()
 
     def wanted(space: str, entry: Entry) -> bool:
-        return selection.wants(medium, space, entry, now)
+        wants, header = selection.looked(medium, space, entry, now)
+        if header is not None and not header.tenant:
+            next(untagged)
+        return wants
 
-    with contextlib.closing(walk.shards(lambda shard: not selection.shard(shard))) as shards:
+    with readers() as threads, contextlib.closing(walk.shards(lambda shard: not selection.shard(shard))) as shards:
+        ahead = threads if selection.by_header else None
         for shard in shards:
             walk.pace.show(f"purging shard {shard}, {walk.removed.chunks} chunks removed")
-            measured = {
-                space: walk.sweep(space, shard, lambda entry, space=space: wanted(space, entry))  # type: ignore[misc]
-                for space in spaces
-            }
+            measured = {space: walk.sweep(space, shard, partial(wanted, space), ahead=ahead) for space in spaces}
             walk.keep(shard, measured)
     gone = []
     if selection.whole_spaces and not walk.dry:
         gone = [space for space in spaces if medium.forget(space)]
-    return Purged(walk.removed, tuple(gone))
+    return Purged(walk.removed, tuple(gone), next(untagged) if selection.tenant else None)
 
 
 def purge_prompts(
@@ -54,8 +60,8 @@ def purge_prompts(
 ) -> Removed:
     """Remove what these prompts (token ids, answers included where those are to go) left under one salt.
 
-    Keys are one-way: nothing in a pool tells a chunk's salt, so its chunks can only be found by computing their keys
-    anew.  Prompts with images are not covered.
+    Also finds chunks without a tenant's tag, from before there were tags: by computing their keys anew, since keys are
+    one-way.  Prompts with images are not covered.
     """
     spaces = [(space.id, _namespace(space)) for space in selection.spaces(walk.medium)]
     done: set[tuple[str, str]] = set()  # prompts share their beginnings

@@ -13,6 +13,8 @@ from kvhub.pool.look import check_head, check_whole, header_facts
 from kvhub.pool.medium import SHARDS, Medium, Space
 from kvhub.pool.select import Selection, facts, moment
 from kvhub.pool.tally import Tally, by_age, total
+from kvhub.pool.tenants import Tenants
+from kvhub.pool.walk import Removed
 
 _TOLD = ("model", "revision", "dtype", "chunk_tokens", "coordinates", "groups")
 
@@ -62,6 +64,17 @@ def _namespace(space: Space, tally: Tally) -> dict[str, Any]:
     return {"id": space.id, **{name: told.get(name) for name in _TOLD}, **counts}
 
 
+def tenant_facts(found: Tenants) -> dict[str, Any]:
+    """Chunks by tenant's tag, the largest first; those without one apart."""
+    rows = sorted(found.by_tag.items(), key=lambda row: -row[1].bytes)
+    without = found.by_tag.get("", Removed())
+    return {
+        "tenants": [{"tag": tag, "chunks": each.chunks, "bytes": each.bytes} for tag, each in rows if tag],
+        "without_a_tag": {"chunks": without.chunks, "bytes": without.bytes},
+        "unreadable": found.unreadable,
+    }
+
+
 def show_stats(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
@@ -79,6 +92,11 @@ def show_stats(found: dict[str, Any], as_json: bool) -> None:
         print(f"  {each['id'][:12]}  {each['chunks']:>10}  {size(each['bytes']):>12}  {name}")
     for each in found["unused"]:
         print(f"  unused {each['for']:<14} {each['chunks']:>10}  {size(each['bytes']):>12}")
+
+    for each in found.get("tenants", ()):
+        print(f"  tenant {each['tag']} {each['chunks']:>10}  {size(each['bytes']):>12}")
+    if without := found.get("without_a_tag"):
+        print(f"  of no tenant, or from before there were tags: {without['chunks']} chunks, {size(without['bytes'])}")
 
 
 def scan(medium: Medium, selection: Selection, after: str, most: int, as_json: bool) -> None:

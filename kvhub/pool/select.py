@@ -1,4 +1,4 @@
-"""Which chunks a command is about: by namespace, model, key, age."""
+"""Which chunks a command is about: by namespace, model, key, age, tenant."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Selection:
     """Seconds."""
     older_than: float = 0.0
     """Seconds since it was written."""
+    tenant: bytes = b""
+    """Tag of a tenant (`kvhub.keys.Context.tenant`)."""
 
     @property
     def everything(self) -> bool:
@@ -34,7 +36,12 @@ class Selection:
 
     @property
     def whole_spaces(self) -> bool:
-        return not (self.prefix or self.unused_for or self.older_than)
+        return not (self.prefix or self.unused_for or self.older_than or self.tenant)
+
+    @property
+    def by_header(self) -> bool:
+        """Whether headers have to be read, since listings do not tell."""
+        return bool(self.tenant or self.older_than)
 
     def shard(self, shard: str) -> bool:
         return shard.startswith(self.prefix[:2])
@@ -58,23 +65,35 @@ class Selection:
         ]
 
     def wants(self, medium: Medium, space: str, entry: Entry, now: float) -> bool:
-        """Whether the chunk is meant; reads its header where only that tells when it was written."""
+        """Whether the chunk is meant; reads its header where only that tells whose it is or when it was written.
+
+        Callable from several threads at once.
+        """
+        return self.looked(medium, space, entry, now)[0]
+
+    def looked(self, medium: Medium, space: str, entry: Entry, now: float) -> tuple[bool, chunkfile.Header | None]:
+        """The same, and the header where it had to be read and could be."""
         if not entry.name.startswith(self.prefix) or entry.used > now - self.unused_for:
-            return False
-        if not self.older_than:
-            return True
-        created = entry.created if entry.created is not None else _created(medium, space, entry)
-        return created is not None and created <= now - self.older_than
+            return False, None
+        created, header = entry.created, None
+        if self.tenant or (self.older_than and created is None):
+            header = read_header(medium, space, entry)
+            if header is None or (self.tenant and header.tenant != self.tenant):
+                return False, header
+            created = header.created_ns / 1e9 if created is None else created
+        return not self.older_than or (created is not None and created <= now - self.older_than), header
 
 
-def _created(medium: Medium, space: str, entry: Entry) -> float | None:
+def read_header(medium: Medium, space: str, entry: Entry) -> chunkfile.Header | None:
+    """A listed chunk's header; None where it has gone, or nothing can be believed of it."""
     head = bytearray(chunkfile.HEADER_BYTES)
     if medium.read(space, entry.name, memoryview(head)) is None:
         return None
     try:
-        return chunkfile.parse(head).created_ns / 1e9
-    except chunkfile.Damaged:
+        header = chunkfile.parse(head)
+    except (chunkfile.Damaged, chunkfile.Foreign):
         return None
+    return header if header.key.hex() == entry.name else None
 
 
 def facts(space: Space) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import attrs
 
@@ -22,6 +23,8 @@ LEASE_SECONDS = 60.0
 RENEW_SECONDS = 15.0
 BUSY_SECONDS = 0.5
 BATCH = 500
+AHEAD = 32
+"""Chunks that are asked about before the first of them is done with."""
 _NOTHING = memoryview(bytearray())
 
 
@@ -79,14 +82,24 @@ class Walk:
                     if not self.dry:
                         self.medium.release(f"{self._lease}-{shard}", self.holder)
 
-    def sweep(self, space: str, shard: str, choose: Callable[[Entry], bool] = lambda entry: False) -> Tally:
-        """Remove the chosen chunks of a leased shard; what remains.  Raises Stopped, and OSError of the medium."""
+    def sweep(
+        self,
+        space: str,
+        shard: str,
+        choose: Callable[[Entry], bool] = lambda entry: False,
+        *,
+        ahead: ThreadPoolExecutor | None = None,
+    ) -> Tally:
+        """Remove the chosen chunks of a leased shard; what remains.  Raises Stopped, and OSError of the medium.
+
+        With `ahead` its threads choose: for choices that ask the medium, some of them at once.
+        """
         tally, batch = Tally(self.medium.now()), list[Entry]()
-        for entry in self.medium.entries(space, shard):
+        for entry, chosen in _chosen(self.medium.entries(space, shard), choose, ahead):
             self.seen += 1
             if self.seen % BATCH == 0:
                 self.renew(shard)
-            if not choose(entry):
+            if not chosen:
                 tally.add(entry)
                 continue
             batch.append(entry)
@@ -135,6 +148,22 @@ class Walk:
             return self.dry or self.medium.claim(f"{self._lease}-{shard}", self.holder, LEASE_SECONDS)
         except OSError:  # a lease only saves work, and on a medium that may only be read there is none to take
             return True
+
+
+def _chosen(
+    entries: Iterator[Entry], choose: Callable[[Entry], bool], ahead: ThreadPoolExecutor | None
+) -> Iterator[tuple[Entry, bool]]:
+    """Each entry, in order, and whether it is chosen; a few are asked about at once."""
+    if ahead is None:
+        yield from ((entry, choose(entry)) for entry in entries)
+        return
+    waiting: deque[tuple[Entry, Future[bool]]] = deque()
+    for entry in entries:
+        waiting.append((entry, ahead.submit(choose, entry)))
+        if len(waiting) >= AHEAD:
+            first, asked = waiting.popleft()
+            yield first, asked.result()
+    yield from ((entry, asked.result()) for entry, asked in waiting)
 
 
 def measure(walk: Walk, spaces: list[str], since: float) -> dict[str, Tally]:

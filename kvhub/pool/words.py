@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from kvhub import units
+from kvhub.keys import Context
 from kvhub.pool.select import Selection
 
 Value = TypeVar("Value")
@@ -38,7 +42,48 @@ class Words:
             prefix=self.read("prefix", hex_digits, ""),
             unused_for=self.read("unused-for", units.seconds, 0.0),
             older_than=self.read("older-than", units.seconds, 0.0),
+            tenant=self.tenant(),
         )
+
+    def salt(self) -> str | None:
+        """The salt that a variable or a file holds: it is a secret, and command lines can be seen by all."""
+        given = [name for name in ("salt-env", "salt-file") if self._given(name)]
+        if len(given) > 1:
+            self.problems.append("--salt-env: says the same as --salt-file; give one of them")
+        return self.read("salt-env", _of_environment, None) or self.read("salt-file", _of_file, None)
+
+    def tenant(self) -> bytes:
+        """The tag that is meant, by itself or by its salt; empty for none."""
+        tag, salt = self.read("tenant", _tag, b""), self.salt()
+        if tag and salt is not None:
+            self.problems.append("--tenant: says the same as a salt; give one of them")
+        return tag or Context(salt=salt).tenant
+
+    def _given(self, name: str) -> bool:
+        return getattr(self._chosen, name.replace("-", "_"), None) is not None
+
+
+def _of_environment(name: str) -> str:
+    salt = os.environ.get(name)
+    if not salt:
+        raise ValueError(f"the environment has no {name}, which is to hold the salt")
+    return salt
+
+
+def _of_file(path: str) -> str:
+    try:
+        salt = Path(path).read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    if not salt:
+        raise ValueError(f"{path} is empty; it is to hold the salt")
+    return salt
+
+
+def _tag(text: str) -> bytes:
+    if not re.fullmatch(r"[0-9a-fA-F]{32}", text):
+        raise ValueError("expected a tag of 32 hex digits, as `kvhub pool tag` prints it; a salt is no tag")
+    return bytes.fromhex(text)
 
 
 def hex_digits(text: str) -> str:

@@ -21,10 +21,11 @@ def name_of(number: int | str) -> str:
     return sha256(f"pool {number}".encode()).hexdigest()
 
 
-def whole(name: str, length: int = 1000, namespace: Namespace = NAMESPACE) -> bytes:
+def whole(name: str, length: int = 1000, namespace: Namespace = NAMESPACE, tenant: bytes = b"") -> bytes:
     """A chunk whose payload depends on its name."""
     payload = (sha256(name.encode()).digest() * (length // 32 + 1))[:length]
-    return chunkfile.pack(bytes.fromhex(name), namespace.digest, payload, created_ns=10**18) + payload
+    header = chunkfile.pack(bytes.fromhex(name), namespace.digest, payload, created_ns=10**18, tenant=tenant)
+    return header + payload
 
 
 class House:

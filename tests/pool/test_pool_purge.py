@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvhub.cli import main
 from kvhub.keys import Chain, Context
 from kvhub_nfs.medium import DirectoryMedium
 from pool.conftest import Run
@@ -57,7 +58,7 @@ def test_F03_everything_goes_with_all(house: House, run: Run) -> None:
 
 
 def test_F03_a_tenant_s_chunks_go_by_its_prompts(house: House, run: Run, tmp_path: Path) -> None:
-    """Keys are one-way, so a salt alone finds nothing; with the prompts every chunk, part and tail is found."""
+    """Also those from before there were tags: with the prompts every chunk, part and tail is found."""
     prompts = [list(range(200)), list(range(500, 580))]
     kept, gone = set(), set()
     for salt, names in (("mine", gone), ("theirs", kept), (None, kept)):
@@ -72,7 +73,9 @@ def test_F03_a_tenant_s_chunks_go_by_its_prompts(house: House, run: Run, tmp_pat
         house.path(name).write_bytes(whole(name))
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(map(json.dumps, prompts)))
-    words = ("--salt", "mine", "--tokens", str(file))
+    secret = tmp_path / "salt"
+    secret.write_text("mine\n")
+    words = ("--salt-file", str(secret), "--tokens", str(file))
     assert run("purge", *words, "--dry-run")[1]["chunks"] == len(gone) == 9
     assert run("purge", *words, "--yes")[1]["chunks"] == 9
     assert house.found() == kept
@@ -82,6 +85,76 @@ def test_F03_a_tenant_s_chunks_go_by_its_prompts(house: House, run: Run, tmp_pat
     (house.home() / "namespace.json").write_text("{}")
     file.write_text("[1]\n")
     assert "does not describe it" in run("purge", *words, "--yes")[1]["problems"][0]
+
+
+ANNA, BERT = (Context(salt=salt).tenant for salt in ("anna", "bert"))
+
+
+@pytest.fixture
+def shared(house: House) -> dict[bytes, set[str]]:
+    """A pool of two tenants and of nobody, in two namespaces; names by tag."""
+    names: dict[bytes, set[str]] = {}
+    for number, tag in enumerate((ANNA, BERT, b"") * 40):
+        space = (NAMESPACE, OTHER)[number % 2]
+        name = name_of(number)
+        house.open_space(space)
+        house.path(name, space).parent.mkdir(parents=True, exist_ok=True)
+        house.path(name, space).write_bytes(whole(name, namespace=space, tenant=tag))
+        names.setdefault(tag, set()).add(name)
+    return names
+
+
+def all_found(house: House) -> set[str]:
+    return house.found() | house.found(OTHER)
+
+
+def test_F03_exactly_a_tenant_s_chunks_go_by_its_salt_alone(
+    house: House, run: Run, shared: dict[bytes, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither prompts nor tokens are needed; how much has no tag, and so may be from before, is told."""
+    monkeypatch.setenv("KV_SALT", "anna")
+    status, told, _ = run("purge", "--salt-env", "KV_SALT", "--dry-run")
+    assert (status, told["chunks"], told["without_a_tag"]) == (0, 40, 40)
+    assert len(all_found(house)) == 120
+    status, told, said = run("purge", "--salt-env", "KV_SALT", "--yes")
+    assert (status, told["chunks"], told["without_a_tag"]) == (0, 40, 40) and "anna" not in said + json.dumps(told)
+    assert all_found(house) == shared[BERT] | shared[b""]
+    assert run("purge", "--tenant", BERT.hex(), "--model", "model-b", "--yes")[1]["chunks"] == 20
+    assert run("purge", "--tenant", ANNA.hex(), "--yes")[1]["chunks"] == 0
+    assert all_found(house) == shared[b""] | (shared[BERT] & house.found())
+    assert len(all_found(house)) == 60
+
+
+def test_F03_what_is_damaged_is_nobody_s(house: House, run: Run, shared: dict[bytes, set[str]]) -> None:
+    """A tag that cannot be believed removes nothing."""
+    name = next(iter(shared[ANNA] & house.found()))
+    data = bytearray(house.path(name).read_bytes())
+    data[150] ^= 1
+    house.path(name).write_bytes(data)
+    assert run("purge", "--tenant", ANNA.hex(), "--yes")[1]["chunks"] == 39
+    assert name in house.found()
+
+
+def test_F03_stats_and_scan_tell_whose_chunks_are(
+    run: Run, shared: dict[bytes, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = run("stats", "--tenants")[1]
+    assert {(each["tag"], each["chunks"], each["bytes"]) for each in told["tenants"]} == {
+        (ANNA.hex(), 40, 40 * SIZE),
+        (BERT.hex(), 40, 40 * SIZE),
+    }
+    assert (told["without_a_tag"], told["unreadable"]) == ({"chunks": 40, "bytes": 40 * SIZE}, 0)
+    assert f"tenant {ANNA.hex()}" in run("stats", "--tenants", json_=False)[1]
+    monkeypatch.setenv("KV_SALT", "bert")
+    lines = run("scan", "--salt-env", "KV_SALT", json_=False)[1].splitlines()
+    assert {line.split()[1] for line in lines} == shared[BERT]
+
+
+def test_a_salt_s_tag_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("KV_SALT", "anna")
+    assert main(["pool", "tag", "--salt-env", "KV_SALT", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"tag": ANNA.hex()}
+    assert main(["pool", "tag"]) == 1
 
 
 @pytest.fixture
