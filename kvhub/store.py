@@ -164,6 +164,13 @@ class BlockingStore(Store):
         For stores that note when a chunk was last of use.  Never blocks and never raises: note it and do it elsewhere.
         """
 
+    def make_room(self, size: int) -> bool:
+        """Told by a save that the medium has no room for `size` bytes; whether to try that once more.
+
+        For stores whose rules say what may go.  Called by several workers at once; must not raise.
+        """
+        return False
+
     def names(self) -> Iterator[tuple[str, int]]:
         """(name, whole size) of every object of the namespace; may block.  Defining it claims `scans`."""
         raise NotImplementedError
@@ -266,7 +273,7 @@ class BlockingStore(Store):
         if batch.lengths and not all(0 <= length <= region.slot_bytes for length in batch.lengths):
             raise MisuseError(f"{name}: lengths run from 0 to {region.slot_bytes} bytes, found {batch.lengths}")
 
-    def _do(self, batch: Batch, index: int) -> End:
+    def _do(self, batch: Batch, index: int, again: bool = True) -> End:
         key = batch.keys[index]
         name = key.hex()
         self._call.deadline = batch.deadline
@@ -284,6 +291,9 @@ class BlockingStore(Store):
         except BaseException as error:  # a worker has nobody to hand even SystemExit to, and its batch must complete
             code = error.errno if isinstance(error, OSError) else None
             if code in _NO_ROOM:
+                size = batch.lengths[index] + chunkfile.HEADER_BYTES if batch.op is Op.SAVE and again else 0
+                if size and self.time_left() > 0 and self.make_room(size):
+                    return self._do(batch, index, again=False)
                 return End(Outcome.FULL, errno.errorcode[code])
             self.context.report("io_errors", 1)
             return End(Outcome.FAILED, errno.errorcode.get(code or 0, type(error).__name__))

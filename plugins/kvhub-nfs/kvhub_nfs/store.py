@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +25,7 @@ from kvhub_nfs.scratch import DIRECTORY_MODE, Scratch
 
 if TYPE_CHECKING:
     from kvhub.pool.medium import Medium
+    from kvhub_nfs.room import Rooms
 
 SUFFIX = ".kv"
 DIRECT_FROM = 1 << 20
@@ -72,6 +74,14 @@ class DirectoryConfig:
             "which then are misses"
         },
     )
+    when_full: str = attrs.field(
+        default="sweep",
+        validator=attrs.validators.in_(("sweep", "drop")),
+        metadata={
+            "help": "sweep: when the file system or quota is full, remove what was longest unused of the pool, never "
+            "what was used in the last ten minutes, and try once more; drop: leave that to kvhub pool gc"
+        },
+    )
 
 
 class DirectoryStore(BlockingStore):
@@ -95,6 +105,8 @@ class DirectoryStore(BlockingStore):
         self._home = f"{config.root}/{context.namespace.hex()[:32]}"
         self._scratch = Scratch(f"{self._home}/.tmp")
         self._touches = Touches(context.name, context.report)
+        self._rooms: Rooms | None = None
+        self._opening_rooms = threading.Lock()
         self._device = -1
         self._direct = False
 
@@ -227,6 +239,16 @@ class DirectoryStore(BlockingStore):
     def used(self, name: str, seen: int) -> None:
         if isinstance(seen, Seen) and isinstance(seen.identity, files.Identity):
             self._touches.note(self._path(name), seen.identity.mtime_ns)
+
+    def make_room(self, size: int) -> bool:
+        if self.config.when_full == "drop" or not self.context.writes:
+            return False
+        with self._opening_rooms:
+            if self._rooms is None:
+                from kvhub_nfs.room import Rooms  # no hub needs it whose pool is never full
+
+                self._rooms = Rooms(self.config.root, self.context.report)
+        return self._rooms.make(size, self.time_left())
 
     def names(self) -> Iterator[tuple[str, int]]:
         for first in _listed(self._home):

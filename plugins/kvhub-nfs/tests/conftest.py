@@ -96,3 +96,24 @@ def private_mount() -> Callable[[str], tuple[str, ...]]:
     if not works:
         pytest.skip("no private mount namespaces here")
     return lambda mounts: (*allowed, "sh", "-c", f'set -e; {mounts}; exec "$0" "$@"')
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a system call fail with an error number, for paths or always; `times` counts down, None is for ever."""
+
+    def failing(call: str, code: int, *, times: int | None = None, after: bool = False) -> None:
+        real, left = getattr(os, call), [times]
+
+        def broken(*arguments: object, **more: object) -> object:
+            if left[0] == 0:
+                return real(*arguments, **more)
+            if left[0] is not None:
+                left[0] -= 1
+            if after:
+                real(*arguments, **more)
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, call, broken)
+
+    return failing

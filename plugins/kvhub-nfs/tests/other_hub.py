@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import resource
 import sys
 import time
+from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,13 +16,12 @@ from kvhub.errors import KvhubError
 from kvhub.testing.driver import Driver
 from kvhub.testing.region import make_context, make_key, make_payload
 from kvhub.types import Op, Outcome
-from kvhub_nfs import DirectoryStore
+from kvhub_nfs import DirectoryStore, room
 
 
-def open_hub(root: str, *, slots: int = 16, slot_bytes: int = 2**20) -> Driver:
-    hub = Driver(
-        DirectoryStore(DirectoryStore.Config(root=root), make_context("other")), slots=slots, slot_bytes=slot_bytes
-    )
+def open_hub(root: str, *, slots: int = 16, slot_bytes: int = 2**20, counts: Counter[str] | None = None) -> Driver:
+    context = make_context("other", report=lambda name, count: None if counts is None else counts.update({name: count}))
+    hub = Driver(DirectoryStore(DirectoryStore.Config(root=root), context), slots=slots, slot_bytes=slot_bytes)
     hub.attach()
     return hub
 
@@ -115,6 +116,32 @@ def fill(root: str) -> None:
     hub.close()
 
 
+def sweep(root: str) -> None:
+    """Fill the file system with young chunks, let half of them be a day old, and save again; prints what came of it."""
+    counts: Counter[str] = Counter()
+    hub = open_hub(root, counts=counts)
+    said = []
+    for n in itertools.count():
+        said.append(hub.save({make_key(n): make_payload(n, 2**18)}).outcomes[0].name)
+        if said[-1] == "FULL":
+            break
+    kept = len(said) - 1
+    say("young", counts["room_sweeps"], counts["room_chunks"], all(hub.read([make_key(n)])[0] for n in range(kept)))
+    files = {n: next(Path(root).glob(f"*/??/??/{make_key(n).hex()}.kv")) for n in range(kept)}
+    for n in range(0, kept, 2):
+        os.utime(files[n], (time.time() - 86400 + n, time.time() - 86400 + n))
+    room.REST_SECONDS = hub.member._rooms._rest_until = 0.0
+    counts.clear()
+    start = time.monotonic()
+    done = hub.save({make_key("late"): make_payload("late", 2**18)})
+    gone = [n for n, path in files.items() if not path.exists()]
+    say("late", done.outcomes[0].name, hub.read([make_key("late")]) == [make_payload("late", 2**18)])
+    say("gone", bool(gone), all(n % 2 == 0 for n in gone), counts["room_chunks"] == len(gone), counts["room_sweeps"])
+    say("in time", time.monotonic() - start < 10)
+    hub.close()
+    say("left", sum(path.is_file() for path in Path(root).rglob(".tmp/*/*")))
+
+
 def few_descriptors(root: str, count: str) -> None:
     """Load many chunks at once with hardly any file descriptors, then with none; prints the outcomes."""
     hub = open_hub(root, slots=600, slot_bytes=4096)
@@ -156,7 +183,9 @@ def start(root: str) -> None:
     say("soon" if time.monotonic() - before < 5 else "slow")
 
 
-DEEDS = {deed.__name__: deed for deed in (put, lives, stop_in_write, fail_in_write, fill, few_descriptors, start)}
+DEEDS = {
+    deed.__name__: deed for deed in (put, lives, stop_in_write, fail_in_write, fill, sweep, few_descriptors, start)
+}
 
 if __name__ == "__main__":
     DEEDS[sys.argv[2]](sys.argv[1], *sys.argv[3:])

@@ -21,27 +21,6 @@ DONE, KEPT, MISS, CORRUPT, FAILED, FULL = (
 KEY, OTHER, DATA = make_key("one"), make_key("two"), make_payload("one")
 
 
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make a system call fail with an error number, for paths or always; `times` counts down, None is for ever."""
-
-    def failing(call: str, code: int, *, times: int | None = None, after: bool = False) -> None:
-        real, left = getattr(os, call), [times]
-
-        def broken(*arguments: object, **more: object) -> object:
-            if left[0] == 0:
-                return real(*arguments, **more)
-            if left[0] is not None:
-                left[0] -= 1
-            if after:
-                real(*arguments, **more)
-            raise OSError(code, os.strerror(code))
-
-        monkeypatch.setattr(os, call, broken)
-
-    return failing
-
-
 def test_capabilities(pool) -> None:
     assert pool.member.capabilities == Capabilities(persistent=True, shared=True, removes=True, scans=True, codecs=True)
     assert pool.member.used_bytes() is None

@@ -160,3 +160,17 @@ def test_C06_a_full_file_system(other_hub, tmp_path: Path, private_mount) -> Non
     assert outcomes.split()[:8] == ["DONE"] * 8 and outcomes.split()[-5:] == ["FULL"] * 5
     assert reasons == "ENOSPC"
     assert rest == ["reads True", "unfinished 0", "again DONE"]
+
+
+def test_C06_C08_a_full_file_system_is_swept_and_the_save_tried_once_more(
+    other_hub, tmp_path: Path, private_mount
+) -> None:
+    """What was longest unused goes, nothing that was used a moment ago, and a save is good that met no room."""
+    hub = other_hub("sweep", wrapper=private_mount(f"mount -t tmpfs -o size=6m kv {tmp_path}"))
+    assert hub.communicate()[0].splitlines() == [
+        "young 1 0 True",
+        "late DONE True",
+        "gone True True True 1",
+        "in time True",
+        "left 0",
+    ]
