@@ -21,10 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("works", "safe", "fast"),
         help="run laws of contracts up to this level only, and sum up by level (default: all laws)",
     )
+    group.addoption(
+        "--kvhub-faults",
+        choices=("none", "one", "all"),
+        help="run each law under so many fault wrappers, too (default: one with --kvhub-use, else what the class says)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("kvhub_use") or config.getoption("kvhub_options") or config.getoption("kvhub_level"):
+    if any(config.getoption(f"kvhub_{name}") for name in ("use", "options", "level", "faults")):
         from kvhub.testing.pytest_plugin import begin
 
         begin(config)

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from kvhub.keys import Context
+from kvhub.testing import under
 from kvhub.testing.engine_driver import DriverFactory, EngineDriver, EngineSetup, Result, Unable
 from kvhub.testing.engine_tap import Tap
 from kvhub.testing.guard import Guarded
@@ -42,10 +43,11 @@ class Stand:
         vocabulary: int,
         patience: float,
         memory: str = "8MiB",
+        fault: str = "",
     ) -> None:
         self.factory, self.pool, self.wire = factory, pool, wire
         self.block, self.chunk, self.vocabulary, self.patience = block, chunk, vocabulary, patience
-        self.memory = memory
+        self.memory, self.fault = memory, fault
         self._slot_bytes = 0
         self.opened: list[EngineDriver] = []
         self._plain: dict[str, EngineDriver] = {}
@@ -72,6 +74,8 @@ class Stand:
         """An engine that is closed with the law."""
         driver = self.factory(config, role, setup)
         self.opened.append(driver)
+        if self.fault and config is not None:
+            under.trouble(driver.hub, self.fault)
         return driver
 
     def tiered(self, setup: EngineSetup = ROOMY, *, slots: int = 0) -> EngineDriver:
@@ -255,7 +259,9 @@ class EngineStage(Guarded):
         raise NotImplementedError(f"{type(self).__name__}: define the fixture wire, the options of a transport")
 
     @pytest.fixture
-    def stand(self, driver_factory: DriverFactory, pool: Mapping[str, Any], wire: Mapping[str, Any]) -> Iterator[Stand]:
+    def stand(
+        self, driver_factory: DriverFactory, pool: Mapping[str, Any], wire: Mapping[str, Any], kvhub_fault: str
+    ) -> Iterator[Stand]:
         traces = Traces()
 
         def factory(config: Mapping[str, Any] | None, role: str, setup: EngineSetup) -> EngineDriver:
@@ -273,6 +279,7 @@ class EngineStage(Guarded):
             vocabulary=self.vocabulary,
             patience=self.patience,
             memory=self.memory,
+            fault=kvhub_fault,
         )
         try:
             yield stand

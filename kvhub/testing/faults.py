@@ -40,7 +40,7 @@ class Faulty(Member):
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """isinstance asks this: a wrapped store is a store and a wrapped transport a transport."""
-        return type(self.inner)
+        return self.inner.__class__
 
     def __getattr__(self, name: str) -> Any:
         """What members do not have in common: scan and used_bytes, or address, serve, connect, forget and fulfil."""
@@ -60,7 +60,12 @@ class Faulty(Member):
         self.batches.append(batch)
         if self.broken and batch.op in self.ops:
             self._hit[batch.id] = batch
-            self._submit(batch)
+            try:
+                self._submit(batch)
+            except BaseException:
+                # What raised was not taken, and its number may be used again.
+                self._hit.pop(batch.id, None)
+                raise
         else:
             self.inner.submit(batch)
 

@@ -14,10 +14,12 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 import pytest
 
+from kvhub.testing import under
+
 OPEN = frozenset(
     {"member_factory", "medium", "slots", "slot_bytes", "patience", "excuses", "loopback"}
     | {"driver_factory", "pool", "wire", "block", "chunk", "vocabulary", "memory"}
-    | {"use", "path", "options", "tls", "moments", "aborts"}
+    | {"use", "path", "options", "tls", "moments", "aborts", "faults"}
 )
 """Names that a third party's class is meant to define."""
 LEVELS = ("works", "safe", "fast")
@@ -83,7 +85,22 @@ class Guarded:
 
     excuses: ClassVar[Mapping[str, str]] = {}
     """Law → why this member cannot keep it."""
+    faults: ClassVar[str] = "none"
+    """Faults of `kvhub.testing.under` that each law runs under, too: none, one or all; `--kvhub-faults` goes before."""
     _left_out: ClassVar[list[tuple[str, str]]]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        law = laws_of(type(self)).get(metafunc.definition.originalname)
+        if law is None or law.__module__ == __name__:
+            return
+        how_many = metafunc.config.getoption("kvhub_faults", None) or self.faults
+        if names := under.chosen(law, how_many):
+            metafunc.parametrize("kvhub_fault", ["", *names], indirect=True, ids=["plain", *names])
+
+    @pytest.fixture
+    def kvhub_fault(self, request: pytest.FixtureRequest) -> str:
+        """The fault of `kvhub.testing.under` that this case runs under; "" for none."""
+        return getattr(request, "param", "")
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -105,8 +122,13 @@ class Guarded:
                 terminal.write_line(f"\n{cls.__name__} leaves out {len(cls._left_out)} cases: {reasons}")
 
     @pytest.fixture(autouse=True)
-    def kvhub_excuses(self, request: pytest.FixtureRequest) -> None:
+    def kvhub_excuses(self, request: pytest.FixtureRequest, kvhub_fault: str) -> None:
         name = getattr(request.node, "originalname", request.node.name)
+        law = laws_of(type(self)).get(name)
+        if law is not None and (why := under.reasons(law).get(kvhub_fault)):
+            said = f"{under.NO_MEANING} '{kvhub_fault}': {why}"
+            type(self)._left_out.append((name, said))
+            pytest.skip(said)
         if name in self.excuses:
             type(self)._left_out.append((name, self.excuses[name]))
             if inspect.getattr_static(type(self), name) is laws_of(type(self)).get(name):

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from kvhub.testing import under
 from kvhub.testing.guard import LEVELS, laws_of, level_of
 
 _KINDS = {
@@ -31,6 +32,13 @@ page and a test holds it to the code. [Write a plugin](write-a-plugin.md) says h
 | fast | nobody who calls the member waits for it |
 
 A run with `--kvhub-level safe` has the laws of `works` and `safe`. Without it all laws run.
+"""
+_FAULTS = """## Laws under faults
+
+`--kvhub-faults one` runs each law once more with one of these faults between it and the member, another fault for
+another law; `all` with every one. `pytest --kvhub-use` does the former unless told otherwise; a test class says
+`faults = "one"` or `"all"`. A batch meets the fault at its first try and is tried again past it, as a hub's next
+request would be; what comes then must be as the law says. Under engine laws the pool and the wire are wrapped.
 """
 
 
@@ -64,7 +72,24 @@ def page() -> str:
             said = sentence(function).replace("|", "\\|")
             parts.append(f"| `{law.removeprefix('test_')}` | {level_of(function)} | {said} |")
         parts.append("")
-    return "\n".join(parts)
+    return "\n".join([*parts, *_under_faults()])
+
+
+def _under_faults() -> list[str]:
+    """The section about faults, ending in what has no meaning under which and why."""
+    parts = [_FAULTS, "| fault | what it does to a batch |\n| --- | --- |"]
+    parts += [f"| `{name}` | {fault.does} |" for name, fault in under.FAULTS.items()]
+    parts += ["", "| contract | law | has no meaning under | since |\n| --- | --- | --- | --- |"]
+    for kind, name in _KINDS.items():
+        for law, function in laws(kind).items():
+            why: dict[str, list[str]] = {}
+            for fault, reason in under.reasons(function).items():
+                why.setdefault(reason, []).append(f"`{fault}`")
+            parts += [
+                f"| {name} | `{law.removeprefix('test_')}` | {', '.join(faults)} | {reason} |"
+                for reason, faults in why.items()
+            ]
+    return [*parts, ""]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""pytest with `--kvhub-use`, `--kvhub-options` and `--kvhub-level`: which laws run, and what is said of them then."""
+"""pytest with one of the `--kvhub-` options: which laws run, and what is said of them then."""
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from kvhub.errors import KvhubError
 from kvhub.testing.guard import LEVELS, Guarded, laws_of, level_of
 from kvhub.testing.installed import Run, choose
+from kvhub.testing.under import FAULTS, NO_MEANING
 
 COLLECTED = Path(__file__).with_name("collected.py")
 """The file that pytest is told to collect; it takes its classes from `current`."""
@@ -61,7 +64,11 @@ class Laws:
     def __init__(self, run: Run, level: str) -> None:
         self.run, self.level = run, level
         self.verdicts: dict[tuple[str, str], Verdict] = {}
-        self._items: dict[str, Verdict] = {}
+        self.faults: dict[str, Counter[str]] = {}
+        """Fault -> how many cases ended how under it."""
+        self.meaningless: dict[str, set[str]] = {}
+        """Fault and reason -> laws that have no meaning under it."""
+        self._items: dict[str, tuple[Verdict, str]] = {}
         current.clear()
         current.update(run.classes)
 
@@ -78,7 +85,8 @@ class Laws:
             if verdict is None:
                 kept.append(item)
             elif LEVELS.index(verdict.level) <= LEVELS.index(self.level):
-                self._items[item.nodeid] = verdict
+                call = getattr(item, "callspec", None)
+                self._items[item.nodeid] = verdict, call.params.get("kvhub_fault", "") if call is not None else ""
                 kept.append(item)
             else:
                 above.append(item)
@@ -101,16 +109,26 @@ class Laws:
         found = self._items.get(report.nodeid)
         if found is None:
             return
-        verdict = self.verdicts.setdefault((found.contract, found.law), found)
+        told, fault = found
+        verdict = self.verdicts.setdefault((told.contract, told.law), told)
+        outcome, said = "", ""
         if report.failed:
-            verdict.add("failed", _last_line(report))
+            outcome, said = "failed", f"under '{fault}': " * bool(fault) + _last_line(report)
         elif report.skipped:
-            verdict.add("left out", str(report.longrepr[2] if isinstance(report.longrepr, tuple) else ""))
+            outcome, said = "left out", str(report.longrepr[2] if isinstance(report.longrepr, tuple) else "")
         elif report.when == "call":
-            verdict.add("passed", "")
+            outcome = "passed"
+        if outcome:
+            verdict.add(outcome, said)
+        if outcome and fault:
+            self.faults.setdefault(fault, Counter())[outcome] += 1
+            if NO_MEANING in said:
+                self.meaningless.setdefault(said.removeprefix("Skipped: "), set()).add(told.law.removeprefix("test_"))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for line in summary(list(self.verdicts.values()), self.level):
+            terminalreporter.write_line(line)
+        for line in under_faults(self.faults, self.meaningless):
             terminalreporter.write_line(line)
         for line in self.run.left:
             terminalreporter.write_line(f"left behind: {line}")
@@ -140,3 +158,14 @@ def summary(verdicts: list[Verdict], level: str) -> list[str]:
                     f"{verdict.outcome}: {verdict.law.removeprefix('test_')}: {verdict.said.removeprefix('Skipped: ')}"
                 )
     return lines
+
+
+def under_faults(faults: Mapping[str, Mapping[str, int]], meaningless: Mapping[str, Collection[str]]) -> list[str]:
+    """A table of cases by fault, then what has no meaning under one and why; empty where no law ran under any."""
+    if not faults:
+        return []
+    lines = ["", f"{'under fault':12} {'passed':>8} {'failed':>8} {'left out':>9}"]
+    for name in (name for name in FAULTS if name in faults):
+        counts = faults[name]
+        lines.append(f"{name:12} {counts.get('passed', 0):8} {counts.get('failed', 0):8} {counts.get('left out', 0):9}")
+    return lines + [f"{why}: {', '.join(sorted(names))}" for why, names in sorted(meaningless.items())]

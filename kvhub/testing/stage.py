@@ -12,6 +12,7 @@ import pytest
 
 from kvhub.layout import Layout
 from kvhub.member import Member
+from kvhub.testing import under
 from kvhub.testing.driver import Driver
 from kvhub.testing.guard import Guarded
 from kvhub.testing.region import LAYOUT, REGION_NAME, SLOT_BYTES, make_context
@@ -61,7 +62,7 @@ class Stage(Guarded):
         return {}
 
     @pytest.fixture
-    def open_member(self, member_factory: MemberFactory, counts: dict[str, int]) -> Iterator[Opens]:
+    def open_member(self, member_factory: MemberFactory, counts: dict[str, int], kvhub_fault: str) -> Iterator[Opens]:
         opened: list[Driver] = []
         lock = threading.Lock()
 
@@ -80,6 +81,8 @@ class Stage(Guarded):
             context = make_context(name, namespace=namespace, layout=layout, report=report)
             member = member_factory(context)
             assert isinstance(member, Member), f"member_factory returned a {type(member).__name__}, not a Member"
+            if kvhub_fault:
+                member = under.Retried(under.FAULTS[kvhub_fault].wrap(member))
             driver = Driver(member, slots=slots or self.slots, slot_bytes=self.slot_bytes, patience=self.patience)
             opened.append(driver)
             if attach:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvhub.testing import under
 from kvhub.testing.driver import names
 from kvhub.testing.region import CHUNK_BYTES, LAYOUT, OTHER_LAYOUT, make_key, make_payload
 from kvhub.testing.stage import Opens, Stage, most_bytes
@@ -228,6 +229,7 @@ class BasicLaws(Stage):
         assert done.outcomes != (DONE,), names(done)
         assert store.bytes_of(store.half)[CHUNK_BYTES - 1 :] == b"\xa5" * (store.region.slot_bytes - CHUNK_BYTES + 1)
 
+    @under.without_meaning(dropping=under.KEPT_TWICE)
     def test_moved_counts_bytes(self, open_member: Opens) -> None:
         """Deadlines and routes are chosen by measured speed: bytes that did not move must not count."""
         store, kept = open_member(), chunks(2)

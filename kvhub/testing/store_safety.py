@@ -9,6 +9,7 @@ from typing import Protocol
 import pytest
 
 from kvhub import chunkfile
+from kvhub.testing import under
 from kvhub.testing.driver import Driver, names
 from kvhub.testing.region import CHUNK_BYTES, make_key, make_payload
 from kvhub.testing.stage import Opens, Stage
@@ -150,6 +151,7 @@ class SafetyLaws(Stage):
     # -- damage on the medium
 
     @pytest.mark.parametrize("where", [0.0, 0.37, 1.0])
+    @under.without_meaning(dropping=under.MENDED)
     def test_A30_flipped_payload(self, damager: Damager, where: float) -> None:
         """One flipped bit in stored KV is never loaded, and is counted as corrupt."""
         store, (key, data) = damager.store, next(iter(chunks(1).items()))
@@ -171,6 +173,7 @@ class SafetyLaws(Stage):
             assert done.outcomes[0] in (CORRUPT, MISS), f"byte {at} flipped: {names(done)}"
 
     @pytest.mark.parametrize("left", [0, 1, 0.4, -1])
+    @under.without_meaning(dropping=under.MENDED)
     def test_C03_truncated(self, damager: Damager, left: float) -> None:
         """A chunk cut short by a dying server or a full disk is never loaded."""
         store, (key, data) = damager.store, next(iter(chunks(1).items()))
@@ -181,6 +184,7 @@ class SafetyLaws(Stage):
         assert done.outcomes == (CORRUPT,), names(done)
 
     @pytest.mark.parametrize("more", [1, 4096])
+    @under.without_meaning(dropping=under.MENDED)
     def test_C03_extended(self, damager: Damager, more: int) -> None:
         """Bytes behind a chunk mean that someone else wrote there."""
         store, (key, data) = damager.store, next(iter(chunks(1).items()))
@@ -189,6 +193,7 @@ class SafetyLaws(Stage):
         done = store.load([key])
         assert done.outcomes == (CORRUPT,), names(done)
 
+    @under.without_meaning(dropping=under.MENDED)
     def test_A30_swapped(self, damager: Damager) -> None:
         """Two whole objects under each other's names pass every checksum; only the key inside tells."""
         store, kept = damager.store, chunks(2)
@@ -239,6 +244,7 @@ class SafetyLaws(Stage):
         assert done.outcomes[0] in (Outcome.KEPT, Outcome.FAILED), names(done)
         assert damager.read(key) == bytes(stored)
 
+    @under.without_meaning(dropping=under.MENDED, flipped=under.MENDED, short=under.MENDED)
     def test_A13_damage_does_not_spread(self, damager: Damager) -> None:
         """One corrupt chunk of a batch costs one chunk."""
         store, kept = damager.store, chunks(4)
@@ -249,6 +255,7 @@ class SafetyLaws(Stage):
         assert done.outcomes == (DONE, DONE, CORRUPT, DONE), names(done)
         assert [store.bytes_of(store.half + i, CHUNK_BYTES) for i in (0, 1, 3)] == [kept[keys[i]] for i in (0, 1, 3)]
 
+    @under.without_meaning(dropping=under.MENDED)
     def test_C03_damaged_object_can_be_saved_again(self, damager: Damager) -> None:
         """A damaged object that stays would answer every FIND and spoil every load after it."""
         store, kept = damager.store, chunks(1)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from kvhub.testing import under
 from kvhub.testing.driver import Driver, names
 from kvhub.testing.guard import fast
 from kvhub.testing.region import make_key
@@ -80,6 +81,7 @@ class TimeLaws(Stage):
 
     @fast
     @pytest.mark.parametrize("op", [Op.FIND, Op.LOAD, Op.SAVE])
+    @under.without_meaning(hanging=under.NO_WAKE)
     def test_wake_is_called(self, store: Driver, op: Op) -> None:
         """The pump sleeps until it is woken; without `wake` every load lasts a polling interval longer."""
         kept = chunks(2)

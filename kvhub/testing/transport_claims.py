@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from kvhub.errors import MisuseError
+from kvhub.testing import under
 from kvhub.testing.driver import names
 from kvhub.testing.region import make_key
 from kvhub.testing.stage import CLOSE_WITHIN_S, Opens, Traces
@@ -66,7 +67,7 @@ class ClaimLaws(Sites):
         """The hub builds the configuration from YAML and hands the same object to every part."""
         member = open_member(attach=False).member
         assert isinstance(member, Transport)
-        config = type(member).Config
+        config = member.__class__.Config
         assert attrs.has(config), f"{config.__name__} is no attrs class"
         for field in attrs.fields(config):
             assert field.type is not None, f"{config.__name__}.{field.name} has no type"
@@ -108,12 +109,14 @@ class ClaimLaws(Sites):
         assert ours.transport.healthy() == ""
 
     @pytest.mark.parametrize("op", [Op.FIND, Op.SAVE, Op.REMOVE])
+    @under.without_meaning(full=under.UNSEEN, hanging=under.UNSEEN)
     def test_a_transport_only_loads(self, ours: Site, op: Op) -> None:
         """Chunks are offered and pulled; a SAVE that is silently dropped would look like a sink."""
         slots = [0] if op is Op.SAVE else []
         with pytest.raises(MisuseError):
             ours.driver.submit(op, [KEY], slots, [10] * len(slots), peer=NOBODY)
 
+    @under.without_meaning(hanging=under.UNSEEN)
     def test_load_without_a_peer(self, ours: Site) -> None:
         """There is nobody to ask: misuse or FAILED, and never a wait."""
         try:
@@ -124,12 +127,14 @@ class ClaimLaws(Sites):
         assert done.outcomes == (FAILED,), names(done)
 
     @pytest.mark.parametrize("case", sorted(UNEQUAL))
+    @under.without_meaning(hanging=under.UNSEEN)
     def test_unequal_tuples_raise(self, ours: Site, case: str) -> None:
         """A batch whose tuples do not match is a bug in the caller and must be seen where it is made."""
         with pytest.raises(MisuseError):
             ours.transport.submit(UNEQUAL[case])
         ours.driver.settle(0.02)
 
+    @under.without_meaning(hanging=under.UNSEEN)
     def test_a_closed_transport_raises(self, ours: Site) -> None:
         """A batch to a closed transport would never end."""
         ours.driver.close()

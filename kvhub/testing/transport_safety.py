@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from kvhub.testing import under
 from kvhub.testing.driver import names
 from kvhub.testing.guard import fast
 from kvhub.testing.region import CHUNK_BYTES, make_key
@@ -76,6 +77,7 @@ class SafetyLaws(Sites):
             assert driver.bytes_of(32 + n, 3000) == data
 
     @fast
+    @under.without_meaning(hanging=under.NOT_THERE)
     def test_a_slow_batch_does_not_stop_others(self, ours: Site, theirs: Site) -> None:
         """One prompt whose prefill is not done yet must not hold up those that are."""
         slow, kept = self._hang(ours, theirs), chunks(4)
@@ -106,6 +108,7 @@ class SafetyLaws(Sites):
             assert min(took) < PROMPT_S and max(took) < NEVER_S, f"{name} took {min(took):.4f} to {max(took):.4f} s"
 
     @fast
+    @under.without_meaning(hanging=under.NO_WAKE)
     def test_wake_is_called(self, ours: Site, theirs: Site) -> None:
         """The pump sleeps until it is woken; without `wake` every load lasts a polling interval longer."""
         kept = chunks(1)
@@ -139,6 +142,7 @@ class SafetyLaws(Sites):
         assert done.outcomes[0] in (DONE, LATE) and done.outcomes[1] in (LATE, MISS), names(done)
         until(lambda: not theirs.source.lent, self.soon, "the peer's leases come back after the deadline")
 
+    @under.without_meaning(dropping=under.GIVEN_UP, hanging=under.NOT_THERE)
     def test_B05_cancel_ends_the_batch(self, ours: Site, theirs: Site) -> None:
         """An aborted request's slots come back soon, here and at the peer."""
         batch = self._hang(ours, theirs)
@@ -206,6 +210,7 @@ class SafetyLaws(Sites):
         assert ours.driver.bytes_of(ours.driver.half, CHUNK_BYTES) == PATTERN * CHUNK_BYTES
         assert not stranger.source.taken, "the peer's chunks were asked for before the namespaces were compared"
 
+    @under.without_meaning(dropping=under.GIVEN_UP, hanging=under.NOT_THERE)
     def test_forget_ends_loads(self, ours: Site, theirs: Site) -> None:
         """A peer that is known to be gone must not hold loads until their deadline."""
         batch = self._hang(ours, theirs)
@@ -242,6 +247,7 @@ class SafetyLaws(Sites):
 
     # -- ends and errors
 
+    @under.without_meaning(hanging=under.NOT_THERE)
     def test_the_puller_closes(self, ours: Site, theirs: Site, open_site: OpensSite) -> None:
         """A decode that ends in the middle gives the prefill's leases back, and the prefill serves on."""
         self._hang(ours, theirs)
@@ -252,6 +258,7 @@ class SafetyLaws(Sites):
         theirs.offer(kept)
         assert open_site("next").driver.read([*kept], peer=theirs.peer()) == [*kept.values()]
 
+    @under.without_meaning(hanging=under.NOT_THERE)
     def test_the_server_closes(self, ours: Site, theirs: Site) -> None:
         """A prefill that ends in the middle fails its pulls; nobody waits for the deadline."""
         batch, peer = self._hang(ours, theirs, 60.0), theirs.peer()

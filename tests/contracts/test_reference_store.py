@@ -18,6 +18,8 @@ class DictMedium:
 
 
 class TestReferenceStore(StoreContract):
+    faults = "one"
+
     @pytest.fixture
     def medium(self):
         return DictMedium()

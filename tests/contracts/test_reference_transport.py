@@ -7,6 +7,8 @@ from kvhub.testing import TransportContract
 
 
 class TestReferenceTransport(TransportContract):
+    faults = "one"
+
     @pytest.fixture
     def member_factory(self):
         return lambda context: ReferenceTransport(ReferenceConfig(), context)

@@ -34,6 +34,8 @@ class OverMemory:
 
 
 class TestFakeEngine(OverMemory, EngineContract):
+    faults = "one"
+
     @pytest.fixture
     def driver_factory(self, registry: Registry) -> DriverFactory:
         return lambda config, role, setup: FakeEngine(config, role, setup, registry=registry)

@@ -160,6 +160,7 @@ class Bench:
         checkout = home / "checkout"
         skipped = shutil.ignore_patterns("__pycache__", "models", "demo*", "uml", "benchmarks")
         shutil.copytree(ROOT / "tests", checkout / "tests", ignore=skipped)
+        shutil.copytree(ROOT / "docs", checkout / "docs")
         for name in (".s3-server", ".ucx-system"):
             if (ROOT / name).exists():
                 (checkout / name).symlink_to(ROOT / name)
