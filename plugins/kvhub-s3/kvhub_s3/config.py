@@ -155,6 +155,14 @@ class BucketConfig:
     save_timeout: float = attrs.field(
         default=30.0, converter=_time, metadata={"help": "one upload of a chunk, or of a part of a large one"}
     )
+    refresh: float = attrs.field(
+        default=86400.0,
+        converter=seconds,
+        metadata={
+            "help": "a chunk that is used and was not written for so long is put anew, for sweepers and rules that go "
+            "by age; 0s: never"
+        },
+    )
 
     def address(self, environ: Mapping[str, str] = os.environ) -> str | None:
         """The endpoint in force; None means AWS's own.  Raises ValueError for one in the clear."""

@@ -34,6 +34,10 @@ class SlowDown(Failure):
     advice = "is throttled ({text}); lower 'workers', spread the load over more prefixes or ask for a higher rate"
 
 
+class Full(Failure):
+    advice = "is full, or over its quota ({text}); raise that, or remove chunks with kvhub pool gc"
+
+
 class ServerError(Failure):
     again = True
     advice = "is at a server that fails ({text}); look into its log"
@@ -111,6 +115,10 @@ _BY_CODE: dict[str, type[Failure]] = {
     "TooManyRequests": SlowDown,
     "RequestLimitExceeded": SlowDown,
     "ServiceUnavailable": SlowDown,
+    "QuotaExceeded": Full,
+    "InsufficientStorage": Full,
+    "XMinioStorageFull": Full,
+    "XMinioAdminBucketQuotaExceeded": Full,
     "RequestTimeTooSkewed": ClockSkew,
     "NoSuchBucket": NoBucket,
     "PermanentRedirect": WrongRegion,
@@ -140,6 +148,8 @@ def of_status(status: int, code: str = "", text: str = "") -> Failure:
         return ClockSkew(said + _difference(text))
     if known := _BY_CODE.get(code):
         return known(said)
+    if status == 507:
+        return Full(said)
     if status in (429, 503):
         return SlowDown(said)
     if status >= 500:

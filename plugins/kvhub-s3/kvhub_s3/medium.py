@@ -1,11 +1,12 @@
 """`BucketMedium`: a bucket as housekeeping sees it.
 
-S3 notes no uses and a touch would be a copy, so a chunk counts as last used when it was written: what is collected by
-recency goes by age here.  All times are the server's, to the second.
+S3 notes no uses, so a chunk counts as last used when it was written; hubs write what they use anew, once a day
+(`refresh`).  All times are the server's, to the second.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
 import secrets
 import threading
@@ -221,6 +222,8 @@ class BucketMedium(Medium):
         """What the bucket does instead, as the OSError that housekeeping knows."""
         try:
             yield
+        except failures.Full as full:
+            raise OSError(errno.ENOSPC, f"{self._place} {full.sentence()}") from None
         except failures.Failure as failure:
             raise _KINDS.get(type(failure), _kind(failure))(f"{self._place} {failure.sentence()}") from None
 

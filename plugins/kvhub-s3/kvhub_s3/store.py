@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from kvhub_s3.client import Client
 from kvhub_s3.config import BucketConfig, named_secrets
 from kvhub_s3.download import Found
 from kvhub_s3.names import Names, chunk_of
+from kvhub_s3.refresh import Refresher
 from kvhub_s3.rest import Rest, rest_of
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class BucketStore(BlockingStore):
         self._refuses_to_overwrite = False
         self._sweeper: threading.Thread | None = None
         self._trouble = ""
+        self._refresher: Refresher | None = None
 
     @classmethod
     def medium(cls, config: BucketConfig) -> Medium:
@@ -80,6 +83,10 @@ class BucketStore(BlockingStore):
             client.close()
             raise
         self._client = client
+        if self.context.writes and config.refresh:
+            self._refresher = Refresher(
+                name, client, self._key, self._space, config.refresh, self.context.chunk_bytes, self.context.report
+            )
         rest = rest_of(config, secrets)
         if self.context.writes and rest is not None:
             self._sweeper = threading.Thread(target=self._sweep, args=(rest,), name=f"kvhub-{name}-sweep", daemon=True)
@@ -91,6 +98,8 @@ class BucketStore(BlockingStore):
         return findings(self.config)
 
     def shut(self) -> None:
+        if self._refresher is not None:
+            self._refresher.close(1.0)
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -129,6 +138,10 @@ class BucketStore(BlockingStore):
         if self._noted(lambda client: client.head(self._key(name))) == seen.identity:
             self.drop(name)
 
+    def used(self, name: str, seen: int) -> None:
+        if self._refresher is not None and isinstance(seen, Seen) and isinstance(seen.identity, Found):
+            self._refresher.note(name, seen.identity)
+
     def names(self) -> Iterator[tuple[str, int]]:
         client = self._connected()
         for shard in SHARDS:
@@ -154,6 +167,8 @@ class BucketStore(BlockingStore):
             if denied.explained or not self._trouble:
                 self._trouble = f"bucket {self.config.bucket} {denied.sentence()}"
             raise
+        except failures.Full as full:
+            raise OSError(errno.ENOSPC, full.sentence()) from None
         self._trouble = ""
         return answer
 

@@ -16,8 +16,8 @@ from kvhub_s3.client import MOST_TRIES
 from kvhub_s3.download import Downloads
 from kvhub_s3.failures import BadTls
 
-DONE, KEPT, MISS, CORRUPT, FAILED, LATE = (
-    Outcome.DONE, Outcome.KEPT, Outcome.MISS, Outcome.CORRUPT, Outcome.FAILED, Outcome.LATE,
+DONE, KEPT, MISS, CORRUPT, FAILED, LATE, FULL = (
+    Outcome.DONE, Outcome.KEPT, Outcome.MISS, Outcome.CORRUPT, Outcome.FAILED, Outcome.LATE, Outcome.FULL,
 )  # fmt: skip
 KEY, OTHER, DATA = make_key("one"), make_key("two"), make_payload("one")
 STALL, SAVE = 0.6, 1.5
@@ -149,6 +149,19 @@ def test_C17_a_refusal_is_no_miss_and_shows_in_health(far, proxy, code, text, wo
     assert tries(proxy, "GET") == 2, "a refusal is not asked for again, only once for its reason"
     assert far.read([KEY]) == [DATA]
     assert far.member.healthy() == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(507, ""), (403, "QuotaExceeded"), (507, "XMinioStorageFull"), (400, "InsufficientStorage")]
+)
+def test_C06_a_bucket_over_its_quota_is_full_and_serves(far, proxy, status, code) -> None:
+    with proxy.failing("answer", methods=("PUT",), status=status, code=code):
+        done = far.save({OTHER: DATA})
+        assert (done.outcomes, done.reason) == ((FULL,), "ENOSPC")
+        assert far.read([KEY]) == [DATA]
+    assert tries(proxy, "PUT") == 1, "trying again makes no room"
+    assert far.counts.get("denied", 0) == 0
+    assert far.save({OTHER: DATA}).outcomes == (DONE,)
 
 
 def test_reads_are_left_to_obstore_where_it_can_and_we_cannot(open_pool, proxy, monkeypatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from s3server import FaultProxy, Server
 
 from kvhub.cli import main
+from kvhub.keys import Context
 from kvhub.testing.region import make_key, make_payload
 
 KEPT = {make_key(number): make_payload(number, 5000) for number in range(12)}
@@ -53,6 +54,29 @@ def test_F03_a_purge_of_a_bucket_that_refuses_says_so(open_pool, run: Run, proxy
     assert status != 0
     assert "403 AccessDenied" in json.dumps(found)
     assert pool.read([*KEPT]) == [*KEPT.values()]
+
+
+def test_F03_a_tenant_s_chunks_go_by_its_salt_alone(open_pool, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KV_SALT", "anna")
+    pool, anna = open_pool(), Context(salt="anna").tenant
+    mine = dict([*KEPT.items()][:5])
+    pool.save(mine, tenant=anna)
+    pool.keep({key: data for key, data in KEPT.items() if key not in mine})
+    status, found = run("purge", "--member", "pool", "--salt-env", "KV_SALT", "--yes")
+    assert (status, found["chunks"], found["without_a_tag"]) == (0, 5, 7)
+    assert pool.read([*KEPT]) == [None if key in mine else data for key, data in KEPT.items()]
+
+
+def test_C21_a_bucket_is_held_to_its_size_by_watermarks(open_pool, run: Run) -> None:
+    pool = open_pool()
+    pool.keep(KEPT)
+    size = 12 * 9096
+    words = ("gc", "--member", "pool", "--max", str(size), "--grace", "0s", "--high", "0.9", "--low", "0.5")
+    status, told = run(*words)
+    assert (status, told["bytes"], told["had_to_go"]) == (0, size, size // 2)
+    assert 6 <= told["removed_chunks"] <= 7 and told["left_chunks"] == 12 - told["removed_chunks"]
+    assert sum(data is not None for data in pool.read([*KEPT])) == told["left_chunks"]
+    assert "cannot tell its free space" in json.dumps(run("gc", "--member", "pool", "--keep-free", "10%")[1])
 
 
 @pytest.mark.slow
