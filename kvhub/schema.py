@@ -169,7 +169,9 @@ def _def_name(section: str, use: str) -> str:
 
 
 def _section(section: str, classes: Mapping[str, type]) -> Schema:
-    """Names of the operator's choice; what each takes depends on its `use`."""
+    """Names of the operator's choice; what each takes depends on its `use`; none at all where nothing is installed."""
+    if not classes:
+        return {"type": "object", "maxProperties": 0}
     entry: Schema = {
         "type": "object",
         "required": ["use"],

@@ -11,7 +11,7 @@ import attrs
 from kvhub.bench import bounds
 from kvhub.bench.members import Row
 from kvhub.builtin.host import HostStore
-from kvhub.config import Config
+from kvhub.config import Config, load
 from kvhub.engine import EngineFacts
 from kvhub.errors import KvhubError
 from kvhub.hub import Hub
@@ -20,7 +20,8 @@ from kvhub.plugins import Registry
 from kvhub.rehearsal import Hand, clean_up, context_of, layout_of
 from kvhub.roles import RoleConfig, Step
 from kvhub.store import Store
-from kvhub.types import Held, Key, Op
+from kvhub.transport import Transport
+from kvhub.types import Held, Key, Op, Peer
 
 PATIENCE = 60.0
 
@@ -45,12 +46,57 @@ def retrieve(config: Config, role: str, namespace: Namespace, chunk_bytes: int, 
         _stored(Hub.open(config, facts, registry=registry), chain.keys, chunk_bytes)
         reader = Hub.open(config, attrs.evolve(facts, role=role), registry=registry)
         row = _retrieved(reader, chain, chunk_bytes, name, what)
+        through = {
+            member: config.encodings.by_store[member] for member in sorted(reads & set(config.encodings.by_store))
+        }
+        for member, codecs in through.items():
+            row = attrs.evolve(row, note=f"{row.note}; {member} through {', '.join(codecs)}")
     except KvhubError as error:
         row = Row(name, what, note=f"not measured: {error}")
     finally:
         left = [_removed(config, member, namespace, chunk_bytes, chain.keys) for member in sorted(writes)]
     told = [each for each in left if each]
     return attrs.evolve(row, note=f"{row.note}; left behind: {', '.join(told)}") if told else row
+
+
+def pulled(config: Config, name: str, namespace: Namespace, chunk_bytes: int, chunks: int, registry: Registry) -> Row:
+    """A whole decode hub pulls a prompt from a whole prefill hub of this process, over one transport of the file."""
+    what, entry = "pull, hub to hub", config.members[name]
+    options = cast(type[Transport], entry.cls).rehearsal(entry.options)
+    room = chunks * (chunk_bytes + 8192) * 2
+    tree = {
+        "kvhub": 1,
+        "chunk_tokens": namespace.chunk_tokens,
+        "stores": {"host": {"use": "host", "capacity": room}},
+        "transports": {name: dict(config.plain["transports"][name])},
+        "roles": {
+            "prefill": {"store": ["host", name], "retrieve": ["host"]},
+            "decode": {"store": ["host"], "retrieve": ["host", {"from": name, "deadline": f"{PATIENCE:.0f}s"}]},
+        },
+        "limits": {"staging": room},
+    }
+    layout = layout_of(chunk_bytes, namespace.chunk_tokens)
+    chain = Chain(Context().root(namespace), namespace.chunk_tokens)
+    chain.extend(range(chunks * namespace.chunk_tokens))
+    prefill: Hub | None = None
+    try:
+        plain = load(tree, registry, environ={})
+        hubs = []
+        for role, given in zip(("prefill", "decode"), options, strict=True):
+            facts = EngineFacts("kvhub bench", role, namespace, layout, namespace.chunk_tokens)
+            members = dict(plain.members) | {name: attrs.evolve(plain.members[name], options=given)}
+            hubs.append((attrs.evolve(plain, members=members), facts))
+        prefill = Hub.open(*hubs[0], registry=registry)
+        _filled(prefill, chain.keys, chunk_bytes)
+        peer = prefill.promise(chain.keys)
+        if peer is None:
+            return Row(name, what, note="not measured: a hub with this transport promises nothing")
+        return _retrieved(Hub.open(*hubs[1], registry=registry), chain, chunk_bytes, name, what, peer)
+    except KvhubError as error:
+        return Row(name, what, note=f"not measured: {error}")
+    finally:
+        if prefill is not None:
+            prefill.close()
 
 
 def _alone(config: Config, room: int) -> Config:
@@ -77,25 +123,30 @@ def _is_host(config: Config, step: Step) -> bool:
     return issubclass(config.members[step.member].cls, HostStore)
 
 
+def _filled(hub: Hub, keys: list[Key], chunk_bytes: int) -> None:
+    slots = hub.reserve(keys)
+    if -1 in slots:
+        raise KvhubError(f"the arena has no room for {len(keys)} chunks; lower --prompt")
+    data = bounds.payload(chunk_bytes)
+    for slot in slots:
+        hub.arena.region.slot(slot, chunk_bytes)[:] = data
+    hub.commit([(key, Held(slot, chunk_bytes)) for key, slot in zip(keys, slots, strict=True)])
+
+
 def _stored(hub: Hub, keys: list[Key], chunk_bytes: int) -> None:
     try:
-        slots = hub.reserve(keys)
-        if -1 in slots:
-            raise KvhubError(f"the arena has no room for {len(keys)} chunks; lower --prompt")
-        data = bounds.payload(chunk_bytes)
-        for slot in slots:
-            hub.arena.region.slot(slot, chunk_bytes)[:] = data
-        hub.commit([(key, Held(slot, chunk_bytes)) for key, slot in zip(keys, slots, strict=True)])
+        _filled(hub, keys, chunk_bytes)
         if not hub.flush(PATIENCE):
             raise KvhubError(f"storing {len(keys)} chunks took more than {PATIENCE:.0f} s")
     finally:
         hub.close()
 
 
-def _retrieved(hub: Hub, chain: Chain, chunk_bytes: int, name: str, what: str) -> Row:
+def _retrieved(hub: Hub, chain: Chain, chunk_bytes: int, name: str, what: str, peer: Peer | None = None) -> Row:
+    promised = chain.tokens if peer is not None else 0
     try:
         began = time.perf_counter()
-        while (found := hub.lookup("bench", chain)) is None:
+        while (found := hub.lookup("bench", chain, peer=peer, promised=promised)) is None:
             _wait(began)
         looked = time.perf_counter() - began
         if not found.tokens:

@@ -68,6 +68,9 @@ def run(config: Config, plan: Plan, registry: Registry, tell: Callable[[Row], No
             add(members.transport(bench, shared=True))
             add(members.transport(bench, shared=False))
     chunks = max(1, min(MOST_ROUTE, plan.prompt // config.chunk_tokens))
+    for entry in chosen:
+        if entry.kind == "transport":
+            add(routes.pulled(config, entry.name, namespace_of(config.chunk_tokens), chunk_bytes, chunks, registry))
     add(routes.retrieve(config, plan.role, namespace_of(config.chunk_tokens), chunk_bytes, chunks, registry))
     said = advice.fragment(
         config, plan.role, rows, token_bytes=plan.token_bytes, prompt=plan.prompt, prefill=plan.prefill

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from kvhub import units
-from kvhub.bench import Plan, Report, run
+from kvhub.bench import Plan, Report, plot, run
 from kvhub.bench.members import Row
 from kvhub.cli.output import quiet, table
 from kvhub.config import find, load
@@ -35,6 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--prompt", default="8192", help="tokens that a deadline is to suffice for (8192)")
     parser.add_argument("--prefill", metavar="RATE", help="prompt tokens that the engine computes per second")
     parser.add_argument("--yaml", metavar="PATH", help="write the suggestion there, too")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the speeds and their bounds there")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
@@ -61,15 +62,21 @@ def _run(chosen: argparse.Namespace) -> int:
             raise ConfigError([f"roles: has no role '{role}', which was asked for; known: {known}"], where=config.path)
         report = run(config, Plan(role, seconds, token_bytes, prompt, prefill), registry)
     if chosen.yaml and report.yaml:
-        try:
-            Path(chosen.yaml).write_text(report.yaml)
-        except OSError as error:
-            raise KvhubError(f"--yaml: {chosen.yaml} cannot be written: {error.strerror}; name another") from error
+        _write("--yaml", chosen.yaml, report.yaml)
+    if chosen.plot:
+        _write("--plot", chosen.plot, plot.svg(report.rows))
     if chosen.json:
         print(json.dumps(_facts(report), indent=1))
     else:
         _show(report)
     return 0 if any(row.rate for row in report.rows) else 1
+
+
+def _write(option: str, path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise KvhubError(f"{option}: {path} cannot be written: {error.strerror}; name another") from error
 
 
 def _facts(report: Report) -> dict[str, Any]:

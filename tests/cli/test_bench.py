@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import attrs
 import pytest
 import yaml
 
-from kvhub.bench import advice, bounds
+from kvhub.bench import advice, bounds, plot
 from kvhub.bench.members import Row
 from kvhub.cli import main
 from kvhub.config import load
@@ -65,7 +66,8 @@ def test_every_member_and_the_route_are_measured_and_nothing_stays(
     rows = {(row["member"], row["what"]): row for row in told["rows"]}
     assert set(rows) == {
         ("host", "save"), ("host", "load"), ("host", "find"), ("pool", "save"), ("pool", "load"), ("pool", "find"),
-        ("wire", "pull, mapped"), ("wire", "pull, sockets"), ("route of decode", "retrieve"),
+        ("wire", "pull, mapped"), ("wire", "pull, sockets"), ("wire", "pull, hub to hub"),
+        ("route of decode", "retrieve"),
     }  # fmt: skip
     assert all(row["rate"] > 0 and 0 < row["first"] <= row["worst"] for row in rows.values()), rows
     against = {key: row["against"] for key, row in rows.items() if row["bound"]}
@@ -77,6 +79,7 @@ def test_every_member_and_the_route_are_measured_and_nothing_stays(
         row["part"] == pytest.approx(row["rate"] / row["bound"], abs=1e-4) for row in rows.values() if row["bound"]
     )
     assert rows["route of decode", "retrieve"]["note"].startswith("256 of 256 tokens")
+    assert rows["wire", "pull, hub to hub"]["note"].startswith("256 of 256 tokens")
     assert tree(root) == before
     assert {path.name for path in root.iterdir()} <= {"a" * 32, ".kvhub"}
     # What it suggests is a part of a file that loads.
@@ -191,3 +194,34 @@ def test_the_payload_compresses_a_little_as_kv_does() -> None:
     data = bounds.payload(1 << 16)
     assert len(data) == 1 << 16
     assert 0.5 < len(zlib.compress(data)) / len(data) < 0.9
+
+
+# -- what a route passes through -------------------------------------------------------------------------------------
+
+
+def test_a_route_through_a_codec_is_measured_with_it_and_says_so(file: str, capsys: Any) -> None:
+    text = Path(file).read_text().replace("stores:", "codecs:\n  small: {use: zstd, level: 1}\nstores:", 1)
+    text = text.replace("{to: pool, when: {uses: 2}}", "{to: pool, codec: small}")
+    Path(file).write_text(text)
+    assert main(["bench", file, "--role", "decode", *QUICK, "--json"]) == 0
+    rows = {(row["member"], row["what"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
+    route = rows["route of decode", "retrieve"]
+    assert route["rate"] > 0 and route["note"].endswith("; pool through small")
+
+
+def test_the_plot_has_a_bar_for_each_figure_and_a_line_for_each_bound(tmp_path: Path) -> None:
+    rows = [attrs.evolve(LOAD, bound=2e9, against="a & b"), Row("pool", "find", rate=5.0), Row("x", "save", note="no")]
+    tree = ElementTree.fromstring(plot.svg(rows))
+    of = "{http://www.w3.org/2000/svg}"
+    bars = [float(each.get("width", "")) for each in tree.iter(f"{of}rect") if each.get("class") == "rate"]
+    lines = [float(each.get("x1", "")) for each in tree.iter(f"{of}line") if each.get("class") == "bound"]
+    assert len(bars) == len(lines) == 1, "keys per second and what was not measured have no place on a scale of bytes"
+    assert bars[0] == pytest.approx((lines[0] - plot.LEFT) / 2, abs=0.2), "half of its bound"
+    assert "a & b" in "".join(tree.itertext())
+
+
+def test_a_plot_is_written_and_one_that_cannot_be_is_told(file: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["bench", file, "--role", "prefill", *QUICK, "--plot", str(tmp_path / "one.svg")]) == 0
+    assert "plain files" in (tmp_path / "one.svg").read_text()
+    assert main(["bench", file, "--role", "prefill", *QUICK, "--plot", str(tmp_path / "no" / "one.svg")]) == 1
+    assert "--plot: " in capsys.readouterr().err

@@ -17,7 +17,7 @@ from kvhub import ConfigError, hookimpl
 from kvhub.cli import main
 from kvhub.config import load
 from kvhub.plugins import Registry
-from kvhub.schema import schema
+from kvhub.schema import _section, schema
 from kvhub.units import seconds, size
 from kvhub.yamlfile import read
 
@@ -148,3 +148,10 @@ def test_a_broken_plugin_is_left_out_and_told(dists: Any, capsys: Any) -> None:
     assert "left out: plugin 'bad' (bad-kv 1.0) cannot be imported: TypeError: protobuf clash" in said.err
     assert "bad" not in found["properties"]["stores"]["additionalProperties"]["properties"]["use"]["enum"]
     assert "host" in found["properties"]["stores"]["additionalProperties"]["properties"]["use"]["enum"]
+
+
+def test_the_schema_of_a_bare_core_is_a_schema() -> None:
+    section = _section("codecs", {})
+    jsonschema.Draft202012Validator.check_schema(section)
+    validator = jsonschema.Draft202012Validator(section)
+    assert validator.is_valid({}) and not validator.is_valid({"small": {"use": "zstd"}})
