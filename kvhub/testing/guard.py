@@ -19,7 +19,7 @@ from kvhub.testing import under
 OPEN = frozenset(
     {"member_factory", "medium", "slots", "slot_bytes", "patience", "excuses", "loopback"}
     | {"driver_factory", "pool", "wire", "block", "chunk", "vocabulary", "memory"}
-    | {"use", "path", "options", "tls", "moments", "aborts", "faults"}
+    | {"use", "path", "options", "tls", "moments", "aborts", "fenced", "faults"}
 )
 """Names that a third party's class is meant to define."""
 LEVELS = ("works", "safe", "fast")

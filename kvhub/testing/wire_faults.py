@@ -16,6 +16,6 @@ class WireFaults(StateLaws, LieLaws, ForgeryLaws, TimeLaws):
             path = "message"                  # message, put or mapped
             options = {"devices": "lo"}       # more options of every hub
 
-    `use`, `path`, `options`, `tls`, `moments`, `patience`, `excuses`: see `Wired`, `StateLaws` and `guard`.  Nothing
-    else may be overridden.
+    `use`, `path`, `options`, `tls`, `moments`, `fenced`, `patience`, `excuses`: see `Wired`, `StateLaws` and `guard`.
+    Nothing else may be overridden.
     """

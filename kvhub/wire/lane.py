@@ -81,10 +81,9 @@ class Lane(abc.ABC):
 
     efd = -1
     """Descriptor that becomes readable when `progress` has something to do, once `arm` has returned True."""
-    puts = False
-    """Once connected: writing payloads straight into the peer's region is the best that this lane can do.
-
-    Where it is merely possible it has to be asked for (option `path`)."""
+    puts_from: int | None = None
+    """Once connected: writing payloads straight into the peer's region is the best that this lane can do with pieces of
+    this many bytes and more; None where it never is, and has to be asked for (option `path`)."""
     local = False
     """Once connected: bytes do not leave the memory of this machine."""
     fenced = True

@@ -64,7 +64,8 @@ class ServeLink(Link):
         address = lane.address()
         lane.connect(join.address)
         wanted = {join.path, mine} - {"auto"}
-        puts = bool(join.ticket) and (wanted == {"put"} or (not wanted and lane.puts))
+        better = lane.puts_from is not None and lane.puts_from <= min(join.slot_bytes, self.wire.region.slot_bytes)
+        puts = bool(join.ticket) and (wanted == {"put"} or (not wanted and better))
         path = "put" if puts else "message"
         if wanted - {path}:
             raise Refusal("path", f"the puller's path is {join.path!r}, the server's {mine!r}, and that leaves none")

@@ -21,6 +21,9 @@ _WITHIN_THE_MACHINE = (*_BY_THE_PROCESS, "posix", "sysv", "self")
 """UCX takes one of these only to a peer on this machine, and then prefers it to TCP for everything large."""
 _BY_DEVICES = ("rc", "dc", "ud", "srd", "gga")
 """A network device writes, as long as our end of the connection exists."""
+_TCP_PUTS_FROM = 256 * 1024
+"""Over TCP a put is read from the socket straight into the slot, where a message is copied once more; it costs more for
+each piece, so that below this size (bytes) messages are faster."""
 
 
 class UcxFabric(Fabric):
@@ -81,7 +84,10 @@ class UcxLane(Lane):
             kinds = tuple(name.partition("/")[0].partition("_")[0] for name in self._lanes)
             self.fenced = not any(kind in _BY_THE_PROCESS for kind in kinds)
             self.local = any(kind in _WITHIN_THE_MACHINE for kind in kinds)
-            self.puts = any(kind in _BY_THE_PROCESS + _BY_DEVICES for kind in kinds)
+            if any(kind in _BY_THE_PROCESS + _BY_DEVICES for kind in kinds):
+                self.puts_from = 0
+            elif "tcp" in kinds and not self.local:
+                self.puts_from = _TCP_PUTS_FROM
         except UcxError as error:
             raise LaneError(str(error)) from error
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 
 from kvhub.testing import Driver, FakeSource, make_context
@@ -35,12 +36,17 @@ def ucx() -> None:
 
 @pytest.fixture
 def open_hub(ucx: None) -> Iterator[Callable[..., Hub]]:
-    """`open_hub(name, slots=, slot_bytes=, **options)`: attached, serving; closed later."""
+    """`open_hub(name, slots=, slot_bytes=, elsewhere=, **options)`: attached, serving; closed later.
+
+    The arena of a hub that is `elsewhere` has no name, as if on another machine.
+    """
     from kvhub_ucx import Config, UcxTransport
 
     hubs: list[Hub] = []
 
-    def open_hub(name: str = "hub", *, slots: int = 64, slot_bytes: int = 32768, **options: Any) -> Hub:
+    def open_hub(
+        name: str = "hub", *, slots: int = 64, slot_bytes: int = 32768, elsewhere: bool = False, **options: Any
+    ) -> Hub:
         counts: dict[str, int] = {}
 
         def report(what: str, count: int) -> None:
@@ -48,6 +54,8 @@ def open_hub(ucx: None) -> Iterator[Callable[..., Hub]]:
 
         transport = UcxTransport(Config(**options), make_context(name, report=report))
         driver = Driver(transport, slots=slots, slot_bytes=slot_bytes)
+        if elsewhere:
+            driver.region = attrs.evolve(driver.region, name="")
         driver.attach()
         hubs.append(Hub(driver, FakeSource(driver.region), counts))
         transport.serve(hubs[-1].source)

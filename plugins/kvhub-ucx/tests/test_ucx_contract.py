@@ -47,6 +47,14 @@ class TestTcp(TransportContract):
         return _making(path="message", transports="tcp")
 
 
+class TestTcpPut(TransportContract):
+    """What `auto` takes over TCP for large chunks: the receiver itself writes what the socket brings into its slots."""
+
+    @pytest.fixture
+    def member_factory(self) -> Callable[[MemberContext], Transport]:
+        return _making(path="put", transports="tcp")
+
+
 class TestPut(TransportContract):
     """The server writes into the puller's region, as over RDMA; here by cross-memory attach."""
 

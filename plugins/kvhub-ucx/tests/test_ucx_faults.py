@@ -39,6 +39,19 @@ class TestPut(StateLaws, LieLaws, TimeLaws):
     use, path, options, moments = "ucx", "put", _CMA, "few"
 
 
+class TestTcpPut(WireFaults):
+    """What `auto` takes over TCP for large chunks."""
+
+    use, path, options, moments = "ucx", "put", _TCP, "few"
+    fenced = True
+
+
+@pytest.mark.slow
+class TestLongTcpPut(WireFaults):
+    use, path, options = "ucx", "put", _TCP
+    fenced = True
+
+
 @pytest.mark.slow
 class TestLongTcp(WireFaults):
     use, path, options = "ucx", "message", _TCP

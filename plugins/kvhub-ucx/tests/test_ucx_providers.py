@@ -279,6 +279,20 @@ def test_lanes_in_use_are_counted(open_hub: OpenHub) -> None:
     assert lanes == {"lane_tcp": 1}
 
 
+@pytest.mark.parametrize(("slot_bytes", "path"), [(256 << 10, "put"), ((256 << 10) - 4096, "message")])
+def test_over_tcp_large_slots_are_put_into(
+    open_hub: OpenHub, capsys: pytest.CaptureFixture[str], slot_bytes: int, path: str
+) -> None:
+    ours, theirs = (
+        open_hub(name, slots=16, slot_bytes=slot_bytes, elsewhere=True, transports="tcp") for name in ("ours", "theirs")
+    )
+    data = make_payload(0, slot_bytes)
+    theirs.source.put(make_key(0), data)
+    done = _pull_one(ours, theirs)
+    assert done.outcomes == (Outcome.DONE,) and ours.driver.bytes_of(0, slot_bytes) == data
+    assert f"path={path}" in capsys.readouterr().out
+
+
 # Each provider, in processes of its own.
 
 
