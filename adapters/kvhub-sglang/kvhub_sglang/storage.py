@@ -32,8 +32,12 @@ from kvhub_sglang.traffic import Traffic
 from kvhub_sglang.versions import check_version
 
 OPTIONS = ("config", "role", "allow_untested")
-THEIRS = ("backend_name", "module_path", "class_name", "interface_v1", "allocator")
-"""What SGLang reads of the same JSON and leaves in it."""
+THEIRS = (
+    "backend_name", "module_path", "class_name", "interface_v1", "allocator", "prefetch_threshold",
+    "prefetch_timeout_base", "prefetch_timeout_per_ki_token", "hicache_storage_pass_prefix_keys",
+)  # fmt: skip
+"""What SGLang reads of the same JSON and leaves in it; the last four only where its decode offload hands the JSON over
+as it is."""
 KV = "kv"
 _log = structlog.get_logger("kvhub.sglang")
 T = TypeVar("T")

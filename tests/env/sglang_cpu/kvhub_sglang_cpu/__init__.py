@@ -25,3 +25,8 @@ def activate() -> None:
             if name.startswith("transfer_kv_"):
                 setattr(module, name, getattr(kvcacheio, name))
     HookRegistry.register("sglang.srt.mem_cache.pool_host.base.HostKVCache.__init__", _unpinned, HookType.BEFORE)
+    if os.environ.get("MOONCAKE_PROTOCOL") == "tcp":
+        from sglang.srt.disaggregation.mooncake.conn import MooncakeKVSender
+
+        # Else page numbers go through pinned memory and CUDA events; the engine's other way has neither.
+        MooncakeKVSender.supports_host_tensor_indices = False
