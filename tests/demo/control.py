@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from harness.outputs import difference
 
+from demo.compared import LOGPROBS, verdicts
 from demo.deployment import Deployment
 from demo.pool import Pool
 from demo.progress import say
-from demo.turns import HITS, LOGPROBS, settled
+from demo.turns import HITS, settled
 from kvhub import chunkfile
 
 
@@ -47,10 +48,5 @@ def control(run: Deployment, prompt: list[int], *, max_tokens: int) -> list[str]
         where = difference(expected, answer)
         state = "falsified" if falsified else "right"
         say(f"control: {hit:.0f} tokens of {state} KV from the pool, {where or 'tokens are equal'}")
-        if not hit:
-            found.append(f"the control with {state} chunks took nothing from the pool")
-        if falsified and where is None:
-            found.append("falsified KV gave the plain engine's tokens: the comparison of this run proves nothing")
-        if not falsified and where is not None:
-            found.append(f"the control with right chunks differs: {where}")
+        found += verdicts("prefill", hit, where, falsified=falsified)
     return found

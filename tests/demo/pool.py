@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import attrs
+
+from demo.progress import say
 
 BUCKET, CREDENTIALS = "kvhub-demo", "DEMO"
 MOST_LISTED = 1000
@@ -51,6 +54,11 @@ class Directory:
         replacement.write_bytes(data)
         replacement.rename(path)
 
+    def empty(self) -> None:
+        """Remove every chunk."""
+        for name in self.chunks():
+            (self.root / name).unlink()
+
 
 @attrs.frozen
 class Bucket:
@@ -80,6 +88,20 @@ class Bucket:
         if answer.status != 200:
             raise OSError(f"the demo's bucket answers {answer.status}: {answer.body[:300]!r}")
         return bytes(answer.body)
+
+
+def written(pool: Pool, objects: int, *, deadline: float = 30.0) -> float:
+    """Wait until the pool holds so many objects; seconds that took.
+
+    A next turn that comes earlier hits less; here it should hit all, so that the table can be read.
+    """
+    start = time.monotonic()
+    while len(pool.chunks()) < objects:
+        if time.monotonic() - start > deadline:
+            say(f"after {deadline:g} s the pool holds {len(pool.chunks())} objects; {objects} were due")
+            break
+        time.sleep(0.05)
+    return time.monotonic() - start
 
 
 @contextmanager

@@ -8,22 +8,19 @@ holds, when a logprob differs by more than the engine's own runs do, or when wro
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
-import time
 from collections.abc import Sequence
 
-from harness.processes import NotReady
-from harness.serving import HttpError
+from harness.paths import ROOT
 
+from demo.compared import allowed, footnote
 from demo.control import control
 from demo.deployment import Deployment, deployed
+from demo.frame import parser, shown
 from demo.progress import say, table
-from demo.turns import FACTOR, HEAD, NOISE, SOURCES, Turn, play
+from demo.talk import ANSWER, RESTARTED_TURN, prompts
+from demo.turns import HEAD, SOURCES, Turn, play
 
-FIRST_PROMPT, LATER_PROMPT, ANSWER = 700, 180, 100
-RESTARTED_TURN = 3
 CHAT = [
     {"role": "user", "content": "How does a prefill engine share what it computed?"},
     {"role": "assistant", "content": "It offers the keys and values to the decode engine."},
@@ -32,17 +29,14 @@ CHAT = [
 
 
 def converse(run: Deployment, turns: int) -> list[Turn]:
-    """Play the turns, continued from token ids: text that is tokenised again may not give the same ids."""
-    draw = random.Random(11)
+    """Play the turns."""
     said: list[int] = []
     played: list[Turn] = []
-    for number in range(1, turns + 1):
-        known = len(said)
+    for number, prompt, known in prompts(turns, said):
         if number == RESTARTED_TURN:
             run.restart_prefill()
-        said += [draw.randrange(6, 350) for _ in range(LATER_PROMPT if said else FIRST_PROMPT)]
-        played.append(play(run, number, list(said), known, max_tokens=ANSWER))
-        said += played[-1].kvhub.tokens
+        played.append(play(run, number, prompt, known, max_tokens=ANSWER))
+        said += played[-1].compared.answer.tokens
     return played
 
 
@@ -54,7 +48,7 @@ def check_chat(run: Deployment) -> list[str]:
     return [] if texts[0] == texts[1] else [f"the chat answers differ: {texts[0]!r} and {texts[1]!r}"]
 
 
-def report(played: Sequence[Turn], allowed: float) -> str:
+def report(played: Sequence[Turn], most: float) -> str:
     """The table and what its columns mean."""
     return f"""
 {table(HEAD, [turn.row() for turn in played])}
@@ -62,35 +56,27 @@ def report(played: Sequence[Turn], allowed: float) -> str:
 * Prompt tokens by where they came from: {"/".join(SOURCES)}.  Prefill's own prefix cache was emptied before every
   turn and its process restarted before turn {RESTARTED_TURN}; it retrieves from the pool only.  `generated`: how many
   of its hits decode had generated.
-  A logprob may differ by {allowed:.1e}: {FACTOR:g} times the most that the plain engine's own two runs, cold and
-  prefix-cached, differ, and at least {NOISE:.0e}.
+{footnote(most)}
 """
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="tiny-llama", help="one of the tiny models (default: %(default)s)")
-    parser.add_argument(
+    arguments = parser(__doc__, 4)
+    arguments.add_argument(
         "--pool", choices=("nfs", "s3"), default="nfs", help="a directory, or a real S3 server's bucket"
     )
-    parser.add_argument("--turns", type=int, default=4, help="at least 4 (default: %(default)s)")
-    given = parser.parse_args()
-    start = time.monotonic()
-    try:
+    given = arguments.parse_args()
+
+    def playing() -> tuple[str, list[str]]:
         with deployed(given.model, given.pool) as run:
             played = converse(run, max(given.turns, 4))
-            allowed = max(NOISE, FACTOR * max(turn.own_gap for turn in played))
-            problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(allowed)]
+            most = allowed([turn.compared for turn in played])
+            problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(most)]
             problems += check_chat(run)
-            problems += control(run, list(played[-1].kvhub.prompt), max_tokens=ANSWER)
-    except (NotReady, HttpError, OSError) as why:
-        print(f"FAILED {why}\nThe engines' logs are in .demo/", file=sys.stderr)
-        return 1
-    print(report(played, allowed))
-    for problem in problems:
-        print(f"FAILED {problem}")
-    print(f"{'FAILED' if problems else 'OK'} in {time.monotonic() - start:.0f} s", flush=True)
-    return 1 if problems else 0
+            problems += control(run, list(played[-1].compared.answer.prompt), max_tokens=ANSWER)
+        return report(played, most), problems
+
+    return shown(playing, ROOT / ".demo")
 
 
 if __name__ == "__main__":

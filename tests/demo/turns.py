@@ -6,24 +6,16 @@ import time
 
 import attrs
 from harness.metrics import Metrics
-from harness.outputs import Output, difference, widest_gap
 from harness.serving import Engine
 
+from demo.compared import CELLS, LOGPROBS, Compared
 from demo.deployment import CHUNK_TOKENS, Deployment
+from demo.pool import written
 from demo.progress import say
 
 HITS, GENERATED, BYTES = "kvhub:hit_tokens_total", "kvhub:generated_hit_tokens_total", "kvhub:bytes_total"
 SOURCES = ("engine", "host", "wire", "pool")
-LOGPROBS = 20
-NOISE = 2e-5
-"""Two runs of one fp32 engine differ by rounding when a prompt is cut into other pieces; what is below this is that,
-even where the plain engine's own two runs happen to agree better."""
-FACTOR = 4.0
-"""Prefill, decode and the wire cut prompts in more ways than the two plain runs do."""
-HEAD = (
-    "turn", "prompt", "prefill hits*", "generated", "decode hits*", "wire KiB", "TTFT ms", "plain", "plain, cached",
-    "tokens", "max |dlogprob|", "plain's own",
-)  # fmt: skip
+HEAD = ("turn", "prompt", "prefill hits*", "generated", "decode hits*", "wire KiB", *CELLS)
 
 
 @attrs.frozen
@@ -31,53 +23,31 @@ class Turn:
     """What one turn showed."""
 
     number: int
-    kvhub: Output
-    cold: Output
-    """The plain engine with an empty prefix cache."""
-    warm: Output
-    """The plain engine with the whole prompt in its prefix cache."""
+    compared: Compared
     prefill: Metrics
     decode: Metrics
     known: int
     """Tokens that were in the conversation before this turn."""
-
-    @property
-    def gap(self) -> float:
-        return widest_gap(self.cold, self.kvhub)
-
-    @property
-    def own_gap(self) -> float:
-        return widest_gap(self.cold, self.warm)
 
     def row(self) -> tuple[str, ...]:
         hits = [
             "/".join(f"{there.by(HITS, 'source').get(source, 0):.0f}" for source in SOURCES)
             for there in (self.prefill, self.decode)
         ]
-        milliseconds = [one.first_token_seconds * 1e3 for one in (self.kvhub, self.cold, self.warm)]
         wire = self.decode.total(BYTES, member="wire", direction="load") / 1024
         return (
             str(self.number),
-            str(len(self.kvhub.prompt)),
+            str(len(self.compared.answer.prompt)),
             hits[0],
             f"{self.prefill.total(GENERATED):.0f}",
             hits[1],
             f"{wire:.0f}",
-            *(f"{one:.0f}" for one in milliseconds),
-            "equal" if difference(self.cold, self.kvhub) is None else "DIFFER",
-            f"{self.gap:.1e}",
-            f"{self.own_gap:.1e}",
+            *self.compared.cells(),
         )
 
     def problems(self, allowed: float) -> list[str]:
         """Why the demo fails because of this turn."""
-        found = []
-        if (where := difference(self.cold, self.kvhub)) is not None:
-            found.append(f"tokens differ from the plain engine's: {where}")
-        if not all(len(one.logprobs) == len(one.tokens) > 0 for one in (self.kvhub, self.cold, self.warm)):
-            found.append("an answer has no logprobs: nothing was compared")
-        if self.gap > allowed:
-            found.append(f"a logprob differs by {self.gap:.1e}; the engine's own runs allow {allowed:.1e}")
+        found = self.compared.problems(allowed)
         if self.number > 1:
             found += self._problems_of_hits()
         return found
@@ -90,7 +60,7 @@ class Turn:
             found.append(f"prefill took {hit:.0f} tokens from the pool; {whole} of the history are whole chunks there")
         if not self.prefill.total(GENERATED):
             found.append("prefill hit no generated token")
-        crossed, new = self.decode.total(HITS, source="wire"), len(self.kvhub.prompt) - whole
+        crossed, new = self.decode.total(HITS, source="wire"), len(self.compared.answer.prompt) - whole
         if not 0 < crossed <= new:
             found.append(f"{crossed:.0f} tokens crossed the wire; what is new are at most {new}")
         return found
@@ -104,9 +74,9 @@ def play(run: Deployment, number: int, prompt: list[int], known: int, *, max_tok
     answer = run.front.stream(prompt, max_tokens=max_tokens, logprobs=LOGPROBS)
     cold, warm = (run.plain.stream(prompt, max_tokens=max_tokens, logprobs=LOGPROBS) for _ in range(2))
     whole = (len(prompt) + len(answer.tokens) - 1) // CHUNK_TOKENS
-    waited = written_back(run, whole)
+    waited = written(run.pool, whole + 1)  # a tail, too
     after = settled(run.prefill, before[0]), settled(run.decode, before[1])
-    turn = Turn(number, answer, cold, warm, after[0] - before[0], after[1] - before[1], known)
+    turn = Turn(number, Compared(answer, cold, warm), after[0] - before[0], after[1] - before[1], known)
     pooled, generated = turn.prefill.total(HITS, source="pool"), turn.prefill.total(GENERATED)
     say(
         f"turn {number}: of {len(prompt)} prompt tokens prefill took {pooled:.0f} from the pool ({generated:.0f} of "
@@ -114,20 +84,6 @@ def play(run: Deployment, number: int, prompt: list[int], known: int, *, max_tok
         f"{whole} chunks in the pool after {waited:.1f} s"
     )
     return turn
-
-
-def written_back(run: Deployment, whole: int, *, deadline: float = 20.0) -> float:
-    """Wait until the pool holds the conversation's whole chunks; seconds that took.
-
-    A next turn that comes earlier hits less; here it should hit all, so that the table can be read.
-    """
-    start = time.monotonic()
-    while len(run.pool.chunks()) < whole + 1:
-        if time.monotonic() - start > deadline:
-            say(f"after {deadline:g} s the pool holds {len(run.pool.chunks())} objects; {whole} and a tail were due")
-            break
-        time.sleep(0.05)
-    return time.monotonic() - start
 
 
 def settled(engine: Engine, before: Metrics, *, deadline: float = 5.0) -> Metrics:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import attrs
+from demo.compared import LOGPROBS, verdicts
 from demo.control import falsify
 from demo.pool import Directory
 from demo.progress import say
-from demo.turns import FACTOR, LOGPROBS, NOISE
-from harness.outputs import Output, difference, widest_gap
+from harness.outputs import Output, difference
 from harness.serving import Engine
 from harness.sglang import PAGE, Answer, SglangEngine
 
@@ -92,66 +94,33 @@ def _restart(engine: Engine | SglangEngine) -> None:
     say(f"{engine.name} serves again after {engine.ready():.0f} s")
 
 
-@attrs.frozen
-class Compared:
-    """An engine's answer beside the plain engine's two, computed and from its own prefix cache."""
-
-    answer: Output
-    cold: Output
-    warm: Output
-
-    @property
-    def gap(self) -> float:
-        return widest_gap(self.cold, self.answer)
-
-    @property
-    def own(self) -> float:
-        return widest_gap(self.cold, self.warm)
-
-    def problems(self, allowed: float) -> list[str]:
-        """Why this answer is not the plain engine's."""
-        found = []
-        if (where := difference(self.cold, self.answer)) is not None:
-            found.append(f"tokens differ from the plain engine's: {where}")
-        if not all(len(one.logprobs) == len(one.tokens) > 0 for one in (self.answer, self.cold, self.warm)):
-            found.append("an answer has no logprobs: nothing was compared")
-        if self.gap > allowed:
-            found.append(f"a logprob differs by {self.gap:.1e}; the engines' own runs allow {allowed:.1e}")
-        return found
-
-    def cells(self) -> tuple[str, ...]:
-        milliseconds = [one.first_token_seconds * 1e3 for one in (self.answer, self.cold, self.warm)]
-        return (
-            *(f"{one:.0f}" for one in milliseconds),
-            "equal" if difference(self.cold, self.answer) is None else "DIFFER",
-            f"{self.gap:.1e}",
-            f"{self.own:.1e}",
-        )
+def laid_out(home: Path) -> tuple[Directory, Path]:
+    """An empty pool below `home`, and a configuration on it."""
+    shutil.rmtree(home, ignore_errors=True)
+    pool = Directory(home / "pool")
+    pool.root.mkdir(parents=True)
+    config = home / "kvhub.yaml"
+    config.write_text(YAML.format(chunk=CHUNK, pool=pool.options))
+    return pool, config
 
 
-CELLS = ("TTFT ms", "plain", "plain, cached", "tokens", "max |dlogprob|", "plain's own")
-
-
-def allowed(compared: Sequence[Compared]) -> float:
-    """The most that a logprob may differ by."""
-    return max(NOISE, FACTOR * max(one.own for one in compared))
+@contextmanager
+def started(*engines: Engine | SglangEngine) -> Iterator[None]:
+    """Start all, wait until they serve, and stop them at the end."""
+    with ExitStack() as running:
+        for engine in engines:
+            running.enter_context(engine)
+        for engine in engines:
+            engine.ready()
+            say(f"{engine.name} serves at {engine.url}")
+        yield
+        say("stopping")
 
 
 def plainly(plain: Asked, prompt: Sequence[int], made: int) -> tuple[Output, Output]:
     """The plain engine's answers, cold and warm."""
     plain.forget()
     return plain.ask(prompt, made)[0], plain.ask(prompt, made)[0]
-
-
-def written(pool: Directory, whole: int, *, deadline: float = 30.0) -> float:
-    """Wait until the pool holds so many whole chunks; seconds that took."""
-    start = time.monotonic()
-    while len(pool.chunks()) < whole:
-        if time.monotonic() - start > deadline:
-            say(f"after {deadline:g} s the pool holds {len(pool.chunks())} objects; {whole} chunks were due")
-            break
-        time.sleep(0.05)
-    return time.monotonic() - start
 
 
 def control(asked: Asked, expected: Output, pool: Directory, prompt: Sequence[int], made: int) -> list[str]:
@@ -166,10 +135,5 @@ def control(asked: Asked, expected: Output, pool: Directory, prompt: Sequence[in
         where = difference(expected, answer)
         state = "falsified" if falsified else "right"
         say(f"control, {asked.name}: {hit} tokens of {state} KV from the pool, {where or 'tokens are equal'}")
-        if not hit:
-            found.append(f"the control of {asked.name} with {state} chunks took nothing from the pool")
-        if falsified and where is None:
-            found.append(f"falsified KV gave {asked.name} the plain engine's tokens: this run proves nothing")
-        if not falsified and where is not None:
-            found.append(f"the control of {asked.name} with right chunks differs: {where}")
+        found += verdicts(asked.name, hit, where, falsified=falsified)
     return found

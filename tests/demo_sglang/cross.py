@@ -7,28 +7,24 @@ the pool holds, when a logprob differs by more than the engines' own runs do, or
 
 from __future__ import annotations
 
-import argparse
-import random
-import shutil
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
-from demo.pool import Directory
+from demo.compared import CELLS, Compared, allowed, footnote
+from demo.frame import parser, shown
+from demo.pool import Directory, written
 from demo.progress import say, table
-from demo.turns import FACTOR, NOISE
-from harness.outputs import Output, widest_gap
+from demo.talk import ANSWER, RESTARTED_TURN, prompts
+from harness.outputs import widest_gap
 from harness.paths import ROOT, model
-from harness.processes import NotReady
-from harness.serving import Engine, HttpError, connector
+from harness.serving import Engine, connector
 from harness.sglang import SglangEngine, backend
 
-from demo_sglang.asking import CELLS, CHUNK, YAML, Asked, Compared, Sglang, Vllm, allowed, control, plainly, written
+from demo_sglang.asking import CHUNK, Asked, Sglang, Vllm, control, laid_out, plainly, started
 
-FIRST_PROMPT, LATER_PROMPT, ANSWER = 700, 180, 100
-RESTARTED_TURN = 3
 BLOCK_TOKENS = 32
 HOME = ROOT / ".demo" / "cross"
 
@@ -68,70 +64,65 @@ class Both:
     pool: Directory
 
 
+def vllm_engines(home: Path, config: Path, weights: Path) -> tuple[Engine, Engine]:
+    """vLLM with kvhub, and a plain one."""
+    shared, plain = (
+        Engine(name, weights, home / f"{name}.log", transfer=transfer, block_size=BLOCK_TOKENS, kv_bytes=128 << 20)
+        for name, transfer in (("vllm", connector(config, "both")), ("vllm-plain", None))
+    )
+    return shared, plain
+
+
 @contextmanager
 def deployed(model_name: str) -> Iterator[Both]:
     """Start everything, wait until it serves, and stop it at the end."""
-    shutil.rmtree(HOME, ignore_errors=True)
-    pool = Directory(HOME / "pool")
-    pool.root.mkdir(parents=True)
-    config = HOME / "kvhub.yaml"
-    config.write_text(YAML.format(chunk=CHUNK, pool=pool.options))
+    pool, config = laid_out(HOME)
     weights = model(model_name)
-
-    def vllm(name: str, *, shared: bool) -> Engine:
-        transfer = connector(config, "both") if shared else None
-        return Engine(
-            name, weights, HOME / f"{name}.log", transfer=transfer, block_size=BLOCK_TOKENS, kv_bytes=128 << 20
-        )
-
-    def sglang(name: str, *, shared: bool) -> SglangEngine:
-        storage = backend(config, "both") if shared else None
-        return SglangEngine(name, weights, HOME / f"{name}.log", storage=storage)
-
-    engines = (
-        vllm("vllm", shared=True),
-        sglang("sglang", shared=True),
-        vllm("vllm-plain", shared=False),
-        sglang("sglang-plain", shared=False),
-    )
+    one, plain = vllm_engines(HOME, config, weights)
+    other = SglangEngine("sglang", weights, HOME / "sglang.log", storage=backend(config, "both"))
+    plain_other = SglangEngine("sglang-plain", weights, HOME / "sglang-plain.log")
     say(f"starting two vLLM and two SGLang engines (logs and pool in {HOME.relative_to(ROOT)}/)")
-    with ExitStack() as running:
-        for engine in engines:
-            running.enter_context(engine)
-        for engine in engines:
-            engine.ready()
-            say(f"{engine.name} serves at {engine.url}")
-        one, other, plain, plain_other = engines
-        assert isinstance(one, Engine) and isinstance(plain, Engine)
-        assert isinstance(other, SglangEngine) and isinstance(plain_other, SglangEngine)
+    with started(one, other, plain, plain_other):
         yield Both((Vllm(one), Sglang(other)), (Vllm(plain), Sglang(plain_other)), pool)
-        say("stopping")
 
 
-def converse(run: Both, turns: int) -> list[Turn]:
-    """Play the turns, continued from token ids."""
-    draw = random.Random(11)
+def converse(run: Both, turns: int, restarted: int) -> list[Turn]:
+    """Play the turns; before turn `restarted` its engine is started again."""
     said: list[int] = []
     played: list[Turn] = []
-    for number in range(1, turns + 1):
-        known = len(said)
+    for number, prompt, known in prompts(turns, said):
         asked = run.shared[(number - 1) % 2]
-        if number == RESTARTED_TURN:
+        if number == restarted:
             asked.restart()
-        said += [draw.randrange(6, 350) for _ in range(LATER_PROMPT if said else FIRST_PROMPT)]
         asked.forget()
-        answer, hit = asked.ask(said, ANSWER)
-        pairs = [plainly(plain, said, ANSWER) for plain in run.plain]
+        answer, hit = asked.ask(prompt, ANSWER)
+        pairs = [plainly(plain, prompt, ANSWER) for plain in run.plain]
         cold, warm = pairs[(number - 1) % 2]
         between = widest_gap(pairs[0][0], pairs[1][0])
         played.append(Turn(number, asked.name, hit, known, Compared(answer, cold, warm), between))
         said += answer.tokens
         waited = written(run.pool, (len(said) - 1) // CHUNK)
         say(
-            f"turn {number}: of {len(answer.prompt)} prompt tokens {asked.name} took {hit} from the pool; the history "
-            f"had {known}; stored after {waited:.1f} s"
+            f"turn {number}: of {len(prompt)} prompt tokens {asked.name} took {hit} from the pool; the history had "
+            f"{known}; stored after {waited:.1f} s"
         )
     return played
+
+
+def judged(run: Both, turns: int, restarted: int = RESTARTED_TURN) -> tuple[str, list[str]]:
+    """The conversation and a control of each engine: a table, and every problem."""
+    played = converse(run, turns, restarted)
+    most = allowed([turn.compared for turn in played])
+    problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(most)]
+    last = played[-1].compared.answer
+    for asked, plain in zip(run.shared, run.plain, strict=True):
+        problems += control(asked, plainly(plain, last.prompt, ANSWER)[0], run.pool, last.prompt, ANSWER)
+        run.pool.empty()
+        # The next control needs right chunks again.
+        asked.forget()
+        asked.ask(last.prompt, 1)
+        written(run.pool, (len(last.prompt) - 1) // CHUNK)
+    return report(played, most), problems
 
 
 def report(played: list[Turn], most: float) -> str:
@@ -141,41 +132,19 @@ def report(played: list[Turn], most: float) -> str:
 {table(head, [turn.row() for turn in played])}
 
 * Tokens.  The engine's own caches were emptied before its turn; vLLM was started again before turn
-  {RESTARTED_TURN}.  The turn before was stored by the other engine.
-  A logprob may differ by {most:.1e}: {FACTOR:g} times the most that the plain engines' own two runs, cold and
-  prefix-cached, differ, and at least {NOISE:.0e}.
+  {RESTARTED_TURN}, if there was one.  The turn before was stored by the other engine.
+{footnote(most)}
 """
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="tiny-llama", help="one of the tiny models (default: %(default)s)")
-    parser.add_argument("--turns", type=int, default=4, help="at least 2 (default: %(default)s)")
-    given = parser.parse_args()
-    start = time.monotonic()
-    try:
+    given = parser(__doc__, 2).parse_args()
+
+    def playing() -> tuple[str, list[str]]:
         with deployed(given.model) as run:
-            played = converse(run, max(given.turns, 2))
-            most = allowed([turn.compared for turn in played])
-            problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(most)]
-            last = played[-1].compared.answer
-            for asked, plain in zip(run.shared, run.plain, strict=True):
-                expected: Output = plainly(plain, last.prompt, ANSWER)[0]
-                problems += control(asked, expected, run.pool, last.prompt, ANSWER)
-                for name in run.pool.chunks():
-                    (run.pool.root / name).unlink()
-                # The next control needs right chunks again.
-                asked.forget()
-                asked.ask(last.prompt, 1)
-                written(run.pool, (len(last.prompt) - 1) // CHUNK)
-    except (NotReady, HttpError, OSError) as why:
-        print(f"FAILED {why}\nThe engines' logs are in {HOME}/", file=sys.stderr)
-        return 1
-    print(report(played, most))
-    for problem in problems:
-        print(f"FAILED {problem}")
-    print(f"{'FAILED' if problems else 'OK'} in {time.monotonic() - start:.0f} s", flush=True)
-    return 1 if problems else 0
+            return judged(run, max(given.turns, 2))
+
+    return shown(playing, HOME)
 
 
 if __name__ == "__main__":

@@ -8,27 +8,22 @@ than the pool holds, when a logprob differs by more than the engine's own runs d
 
 from __future__ import annotations
 
-import argparse
-import random
-import shutil
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
-from demo.pool import Directory
+from demo.compared import CELLS, Compared, allowed, footnote
+from demo.frame import parser, shown
+from demo.pool import Directory, written
 from demo.progress import say, table
-from demo.turns import FACTOR, NOISE
+from demo.talk import ANSWER, RESTARTED_TURN, prompts
 from harness.paths import ROOT, model
-from harness.processes import NotReady
-from harness.serving import HttpError
 from harness.sglang import SglangEngine, backend
 
-from demo_sglang.asking import CELLS, CHUNK, YAML, Compared, Sglang, allowed, control, plainly, written
+from demo_sglang.asking import CHUNK, Sglang, control, laid_out, plainly, started
 
-FIRST_PROMPT, LATER_PROMPT, ANSWER = 700, 180, 100
-RESTARTED_TURN = 3
 HOME = ROOT / ".demo" / "sglang"
 
 
@@ -81,62 +76,62 @@ class Deployment:
     pool: Directory
 
 
+def engines(home: Path, config: Path, weights: Path) -> tuple[SglangEngine, SglangEngine, SglangEngine]:
+    """Prefill, decode and a plain engine.  Two host memory layouts: what one writes the other converts."""
+    return (
+        SglangEngine(
+            "prefill", weights, home / "prefill.log", storage=backend(config, "both"), layout="page_first_direct"
+        ),
+        SglangEngine("decode", weights, home / "decode.log", storage=backend(config, "both"), layout="layer_first"),
+        SglangEngine("plain", weights, home / "plain.log"),
+    )
+
+
 @contextmanager
 def deployed(model_name: str) -> Iterator[Deployment]:
     """Start everything, wait until it serves, and stop it at the end."""
-    shutil.rmtree(HOME, ignore_errors=True)
-    pool = Directory(HOME / "pool")
-    pool.root.mkdir(parents=True)
-    config = HOME / "kvhub.yaml"
-    config.write_text(YAML.format(chunk=CHUNK, pool=pool.options))
-    weights = model(model_name)
-    # Two host memory layouts: what one writes the other converts.
-    prefill = SglangEngine(
-        "prefill", weights, HOME / "prefill.log", storage=backend(config, "both"), layout="page_first_direct"
-    )
-    decode = SglangEngine("decode", weights, HOME / "decode.log", storage=backend(config, "both"), layout="layer_first")
-    plain = SglangEngine("plain", weights, HOME / "plain.log")
+    pool, config = laid_out(HOME)
+    prefill, decode, plain = engines(HOME, config, model(model_name))
     say(f"starting three SGLang engines (logs and pool in {HOME.relative_to(ROOT)}/)")
-    with ExitStack() as running:
-        for engine in (prefill, decode, plain):
-            running.enter_context(engine)
-        for engine in (plain, prefill, decode):
-            engine.ready()
-            say(f"{engine.name} serves at {engine.url}")
+    with started(plain, prefill, decode):
         yield Deployment(Sglang(prefill), Sglang(decode), Sglang(plain), pool)
-        say("stopping")
 
 
 def converse(run: Deployment, turns: int) -> list[Turn]:
-    """Play the turns, continued from token ids."""
-    draw = random.Random(11)
+    """Play the turns."""
     said: list[int] = []
     played: list[Turn] = []
     given = 0
-    for number in range(1, turns + 1):
-        known = len(said)
+    for number, prompt, known in prompts(turns, said):
         if number == RESTARTED_TURN:
             run.prefill.restart()
-        said += [draw.randrange(6, 350) for _ in range(LATER_PROMPT if said else FIRST_PROMPT)]
         run.prefill.forget()
-        first, hit = run.prefill.ask(said, 1)
-        written(run.pool, len(said) // CHUNK)
-        answer, decoded = run.decode.ask(said, ANSWER)
-        cold, warm = plainly(run.plain, said, ANSWER)
+        first, hit = run.prefill.ask(prompt, 1)
+        written(run.pool, len(prompt) // CHUNK)
+        answer, decoded = run.decode.ask(prompt, ANSWER)
+        cold, warm = plainly(run.plain, prompt, ANSWER)
         own = answer.cached - decoded
         # Whole chunks of the history behind the last prompt hold generated tokens, and they came back.
         made = max(hit - given, 0) if known else 0
-        turn = Turn(number, hit, decoded, own, made, known, Compared(answer, cold, warm))
         assert first.tokens == answer.tokens[:1], "the two legs disagree about the first token"
-        played.append(turn)
-        given = len(said)
+        played.append(Turn(number, hit, decoded, own, made, known, Compared(answer, cold, warm)))
+        given = len(prompt)
         said += answer.tokens
         waited = written(run.pool, (len(said) - 1) // CHUNK)
         say(
-            f"turn {number}: of {len(answer.prompt)} prompt tokens prefill took {hit} from the pool ({made} behind the "
-            f"last prompt); decode had {own} and took {decoded}; stored after {waited:.1f} s"
+            f"turn {number}: of {len(prompt)} prompt tokens prefill took {hit} from the pool ({made} behind the last "
+            f"prompt); decode had {own} and took {decoded}; stored after {waited:.1f} s"
         )
     return played
+
+
+def judged(run: Deployment, turns: int) -> tuple[str, list[str]]:
+    """The conversation and its control: a table, and every problem."""
+    played = converse(run, turns)
+    most = allowed([turn.compared for turn in played])
+    problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(most)]
+    last = played[-1].compared
+    return report(played, most), problems + control(run.prefill, last.cold, run.pool, last.answer.prompt, ANSWER)
 
 
 def report(played: list[Turn], most: float) -> str:
@@ -147,32 +142,18 @@ def report(played: list[Turn], most: float) -> str:
 
 * Tokens that prefill took from the pool.  Its own memory was emptied before every turn and its process restarted
   before turn {RESTARTED_TURN}.  `generated`: how many of them lie behind the prompt of the turn before.
-  A logprob may differ by {most:.1e}: {FACTOR:g} times the most that the plain engine's own two runs, cold and
-  prefix-cached, differ, and at least {NOISE:.0e}.
+{footnote(most)}
 """
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="tiny-llama", help="one of the tiny models (default: %(default)s)")
-    parser.add_argument("--turns", type=int, default=4, help="at least 2 (default: %(default)s)")
-    given = parser.parse_args()
-    start = time.monotonic()
-    try:
+    given = parser(__doc__, 2).parse_args()
+
+    def playing() -> tuple[str, list[str]]:
         with deployed(given.model) as run:
-            played = converse(run, max(given.turns, 2))
-            most = allowed([turn.compared for turn in played])
-            problems = [f"turn {turn.number}: {why}" for turn in played for why in turn.problems(most)]
-            last = played[-1].compared
-            problems += control(run.prefill, last.cold, run.pool, last.answer.prompt, ANSWER)
-    except (NotReady, HttpError, OSError) as why:
-        print(f"FAILED {why}\nThe engines' logs are in {HOME}/", file=sys.stderr)
-        return 1
-    print(report(played, most))
-    for problem in problems:
-        print(f"FAILED {problem}")
-    print(f"{'FAILED' if problems else 'OK'} in {time.monotonic() - start:.0f} s", flush=True)
-    return 1 if problems else 0
+            return judged(run, max(given.turns, 2))
+
+    return shown(playing, HOME)
 
 
 if __name__ == "__main__":
