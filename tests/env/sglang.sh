@@ -27,7 +27,7 @@ printf '%s\n' 'import sys, types; sys.modules.setdefault("torchvision._meta_regi
 
 mapfile -t packages < <(editables "$root" "$root/kernels" "$root"/plugins/* "$root"/adapters/kvhub-{sglang,front})
 say "installing $((${#packages[@]} / 2)) packages of this repository"
-pip_of "$target" install --no-build-isolation -r "$here/tools.txt" "${packages[@]}" -c "$here/sglang_deps.txt"
-pip_of "$target" install --no-build-isolation --no-deps -e "$here/sglang_cpu"
+installed "$target" -r "$here/tools.txt" "${packages[@]}" -c "$here/sglang_deps.txt"
+installed "$target" --no-deps -e "$here/sglang_cpu"
 touch "$target/.made"
 say "$(basename "$target") is ready"

@@ -12,7 +12,7 @@ begin "$target" "$root"/tests/env/*.{sh,txt} "$root"/pyproject.toml "$root"/{plu
 create "$target"
 mapfile -t packages < <(editables "$root" "$root"/plugins/* "$root/adapters/kvhub-front")
 say "installing $((${#packages[@]} / 2)) packages of this repository and the tools"
-pip_of "$target" install --no-build-isolation -r "$root/tests/env/tools.txt" -r "$root/tests/env/lint.txt" "${packages[@]}"
+installed "$target" -r "$root/tests/env/tools.txt" -r "$root/tests/env/lint.txt" "${packages[@]}"
 pip_of "$target" install --no-deps -r "$root/tests/env/ucxx.txt"
 touch "$target/.made"
 say "$(basename "$target") is ready"

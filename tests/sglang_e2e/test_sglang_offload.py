@@ -7,13 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from e2e.asking import NOISE, prompt
 from harness.outputs import difference, widest_gap
 from harness.paths import free_port
-from harness.sglang import PAGE, Answer, SglangEngine, backend
+from harness.sglang import PAGE, SglangEngine, backend
 
 from sglang_e2e.conftest import Begin
 from sglang_e2e.test_sglang_server import wait_for
@@ -56,12 +55,9 @@ def test_what_decode_offloads_is_what_the_next_prefill_takes(
     taken = []
     with ThreadPoolExecutor(2) as both:
         for room in (1, 2):
-            more: dict[str, Any] = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
-
-            def ask(engine: SglangEngine, more: dict[str, Any] = more) -> Answer:
-                return engine.generate(said, max_tokens=MADE, **more)
-
-            first, answer = both.map(ask, (prefill, decode))
+            more = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
+            asked = [both.submit(engine.generate, said, max_tokens=MADE, **more) for engine in (prefill, decode)]
+            first, answer = (one.result() for one in asked)
             expected = plain.generate(said, max_tokens=MADE)
             assert difference(expected, answer) is None and widest_gap(expected, answer) <= NOISE
             assert first.tokens == answer.tokens[:1]
