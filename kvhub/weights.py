@@ -41,6 +41,17 @@ def fingerprint(folder: Path) -> str:
     return f"files {digest.hexdigest()[:32]}"
 
 
+def adapter_identity(name: str, folder: Path) -> str | None:
+    """Name and content of a LoRA adapter; None when its content cannot be told.
+
+    Its configuration counts, too: it has the scale by which the weights are applied.
+    """
+    content = fingerprint(folder) if folder.is_dir() else ""
+    config = folder / "adapter_config.json"
+    scale = hashlib.sha256(config.read_bytes()).hexdigest()[:16] if config.is_file() else "none"
+    return f"{name} {content} config {scale}" if content else None
+
+
 def weights_revision(model: str, revision: str | None) -> str:
     """What tells these weights from others: a digest of local files, or the hub's revision; "" if unknown."""
     path = Path(model)

@@ -36,6 +36,8 @@ class Model:
     longest: int
     speculative: str | None
     lora: bool
+    adapters: tuple[tuple[str, str | None, str | None], ...] = ()
+    """LoRA adapters that are loaded at the start: id, name and path."""
 
 
 def read_model() -> Model:
@@ -59,6 +61,7 @@ def read_model() -> Model:
         longest=int(model.context_len),
         speculative=args.speculative_algorithm,
         lora=bool(args.enable_lora or args.lora_paths),
+        adapters=tuple((one.lora_id, one.lora_name, one.lora_path) for one in args.lora_paths or ()),
     )
 
 

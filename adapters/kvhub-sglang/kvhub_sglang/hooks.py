@@ -4,12 +4,16 @@
     ...Controller.write_storage             what is written out: tokens, hashes, the hashes of the whole prefix
     mem_cache.utils.storage_namespace_seed  what `extra_key` and `cache_salt` a chain begins with
     ...parse_storage_backend_extra_config   has the engine hand over those prefixes, without a setting for it
+    schedule_batch.Req                      which requests have an adapter, and what they carry for it
+    scheduler.Scheduler.load_lora_adapter   adapters that are loaded while the engine runs
 
-Nothing is changed but the last, and a listener that fails says so in a counter and goes no further.
+Nothing is changed but the configuration that is parsed, and a listener that fails says so in a counter and goes no
+further.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from array import array
 from collections.abc import Sequence
@@ -21,6 +25,9 @@ from kvhub_sglang.ledger import Ledger
 _UTILS = "sglang.srt.mem_cache.utils"
 _BASE = "sglang.srt.managers.cache_controller.HiCacheController"
 _HYBRID = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController"
+_REQUEST = "sglang.srt.managers.schedule_batch.Req.__init__"
+_SCHEDULER = "sglang.srt.managers.scheduler"
+_LOAD = f"{_SCHEDULER}.Scheduler.load_lora_adapter"
 OURS = "kvhub_sglang"
 PREFIX_KEYS = 4
 """Where the parsed configuration says whether prefixes are handed over."""
@@ -33,6 +40,12 @@ class Listener(Protocol):
 
     def context_of(self, extra_key: str | None, cache_salt: str | None) -> Context | None:
         """The context of a request; None where its KV must not be kept."""
+
+    def request_made(self, extra_key: str | None, adapter: str | None) -> None:
+        """The engine made a request of this final `extra_key` and adapter id."""
+
+    def adapter_loaded(self, adapter: str, name: str | None, path: str | None) -> None:
+        """The engine loaded an adapter."""
 
     def failed(self, error: Exception) -> None:
         """A hook could not make sense of what it heard."""
@@ -57,8 +70,13 @@ def forget(listener: Listener) -> None:
 
 
 def install() -> None:
-    """Register the hooks with SGLang; it applies them before the engine starts.  Idempotent."""
+    """Register the hooks with SGLang; it applies them before the engine starts.  Idempotent.
+
+    Applying them imports what they hook: seconds, in processes that never schedule anything.  There nothing is hooked.
+    """
     global _installed
+    if _SCHEDULER not in sys.modules:
+        return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     if _installed:
@@ -69,13 +87,15 @@ def install() -> None:
     HookRegistry.register(f"{_HYBRID}.parse_storage_backend_extra_config", _parsed, HookType.AFTER)
     for controller in (_BASE, _HYBRID):
         HookRegistry.register(f"{controller}.write_storage", _written, HookType.BEFORE)
+    HookRegistry.register(_REQUEST, _made, HookType.AFTER)
+    HookRegistry.register(_LOAD, _loaded, HookType.AFTER)
 
 
 def targets() -> tuple[str, ...]:
     """What is hooked, as SGLang's registry names it."""
     return (
         f"{_UTILS}.get_hash_str", f"{_UTILS}.storage_namespace_seed", f"{_BASE}.write_storage",
-        f"{_HYBRID}.write_storage", f"{_HYBRID}.parse_storage_backend_extra_config",
+        f"{_HYBRID}.write_storage", f"{_HYBRID}.parse_storage_backend_extra_config", _REQUEST, _LOAD,
     )  # fmt: skip
 
 
@@ -131,3 +151,13 @@ def _parsed(result: tuple[Any, ...], *_: Any, **__: Any) -> tuple[Any, ...] | No
     if str(result[0].get("module_path", "")).split(".")[0] != OURS:
         return None
     return (*result[:PREFIX_KEYS], True, *result[PREFIX_KEYS + 1 :])
+
+
+def _made(_: None, request: Any, *__: Any, **___: Any) -> None:
+    if _listeners:
+        _tell(lambda listener: listener.request_made(request.extra_key, request.lora_id))
+
+
+def _loaded(result: Any, _: Any, asked: Any, *__: Any, **___: Any) -> None:
+    if _listeners and result.success:
+        _tell(lambda listener: listener.adapter_loaded(asked.lora_id, asked.lora_name, asked.lora_path))

@@ -74,6 +74,13 @@ class Ledger:
             while len(self._seeds) > MOST_SEEDS:
                 self._seeds.popitem(last=False)
 
+    def forget(self) -> None:
+        """Forget every page and seed: what they stand for is no longer certain."""
+        with self._lock:
+            self._waiting.clear()
+            self._pages.clear()
+            self._seeds.clear()
+
     def find(self, hashes: Sequence[str]) -> list[Page]:
         """The pages of the leading run of hashes that the ledger knows."""
         with self._lock:

@@ -24,6 +24,7 @@ from kvhub.hub import Hub
 from kvhub.keys import Context
 from kvhub.plugins import Registry
 from kvhub_sglang import hooks
+from kvhub_sglang.adapters import Adapters
 from kvhub_sglang.facts import WHERE, Model, check_engine, check_pool, check_role, namespace, read_model
 from kvhub_sglang.ledger import Ledger, Page
 from kvhub_sglang.metrics import Meter
@@ -68,6 +69,7 @@ class KvhubStorage(HiCacheStorage):
         if not extra.get("interface_v1"):
             _log.warning("storage.slow", why="interface_v1 is not set: every page is copied once more; set it to 1")
         self._model: Model = read_model()
+        self._adapters = Adapters()
         self._traffic: Traffic | None = None
         self._meter = Meter()
 
@@ -113,6 +115,8 @@ class KvhubStorage(HiCacheStorage):
         self.ledger = Ledger(lambda context: context.root(root), pages.page_tokens, model.vocabulary)
         if self._given.enable_storage_metrics:
             self._meter.enable(pages.layout.block_bytes)
+        for number, name, path in model.adapters:
+            self._adapters.loaded(number, name, path)
         hooks.listen(self)
 
     @property
@@ -123,15 +127,27 @@ class KvhubStorage(HiCacheStorage):
         return self._traffic.hub
 
     def context_of(self, extra_key: str | None, cache_salt: str | None) -> Context | None:
-        """The context of a request.
+        """The context of a request; None where its KV must not be kept.
 
-        With LoRA on, `extra_key` may be, or end with, an adapter's name, and a client can write the same: nothing
-        tells them apart, so that such requests are not kept.
+        An adapter's KV is shared between engines of this kind only: what else the other's kernels apply is not known.
         """
+        adapter = None
         if extra_key is not None and self._model.lora:
-            return None
+            found = self._adapters.split(extra_key)
+            if found is None:
+                return None
+            adapter, extra_key = found
         extra = [("sglang extra_key", extra_key)] if extra_key is not None else []
-        return Context(salt=cache_salt, extra=extra)
+        return Context(adapter=f"sglang {adapter}" if adapter else None, salt=cache_salt, extra=extra)
+
+    def request_made(self, extra_key: str | None, adapter: str | None) -> None:
+        """Forget everything when a request without an adapter carries an adapter's id: SGLang mixes their KV."""
+        if self._model.lora and not self._adapters.made(extra_key, adapter):
+            self.ledger.forget()
+            _log.warning("adapter.retired", why="a request without an adapter carried its id as extra_key")
+
+    def adapter_loaded(self, adapter: str, name: str | None, path: str | None) -> None:
+        self._adapters.loaded(adapter, name, path)
 
     def failed(self, error: Exception) -> None:
         """Count what must never reach the engine."""

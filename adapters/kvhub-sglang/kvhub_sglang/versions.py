@@ -43,6 +43,10 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     ),
     "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController.parse_storage_backend_extra_config":
         ("storage_backend_extra_config",),
+    "sglang.srt.managers.schedule_batch.Req.__init__": (
+        "rid", "origin_input_text", "origin_input_ids", "sampling_params",
+    ),
+    "sglang.srt.managers.scheduler.Scheduler.load_lora_adapter": ("recv_req",),
 }  # fmt: skip
 """Functions that `hooks` listens to."""
 CONFIG = ("tp_rank", "tp_size", "pp_rank", "pp_size", "is_mla_model", "enable_storage_metrics", "extra_config")

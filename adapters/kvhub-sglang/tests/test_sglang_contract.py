@@ -18,7 +18,8 @@ pytestmark = pytest.mark.sglang
 
 _PAGES = "HiCache stores whole pages: there are no tails, and what is left behind the last page is computed"
 _NEVER = (
-    "adapters and placeholders are never kept here (test_A03_..., test_A02_... of the ledger); an empty salt is none"
+    "adapters have ids of their own here, and placeholders are never kept (test_A03_..., test_A02_... of the ledger); "
+    "an empty salt is none"
 )
 EXCUSES = {
     "test_F11_a_new_tail_replaces_the_old_one": _PAGES,

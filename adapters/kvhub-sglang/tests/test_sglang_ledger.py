@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from array import array
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,15 +64,96 @@ def test_A05_a_salt_partitions_as_in_other_engines(start: Start) -> None:
     assert keys(stack, extra) and not set(keys(stack, extra)) & set(chain(stack, tokens))
 
 
-def test_A03_a_request_that_may_be_an_adapters_is_not_kept(start: Start) -> None:
-    """Public fault 24638: with LoRA, a client's `extra_key` can be an adapter's name."""
-    stack = start(model={"lora": True})
+NUMBER = "0123456789abcdef" * 2
+"""An adapter's id, as SGLang makes them."""
+
+
+def lora(folder: Path, alpha: int = 8, content: bytes = b"1") -> str:
+    """An adapter's folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(content * 99)
+    (folder / "adapter_config.json").write_text(f'{{"r": 8, "lora_alpha": {alpha}}}')
+    return str(folder)
+
+
+def made(lora_id: str | None = None, extra_key: str | None = None) -> Any:
+    """A request, as SGLang's scheduler makes it; with LoRA its `extra_key` ends with the adapter's id."""
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    tokens = array("q", [1, 2])
+    return Req("r", "", tokens, SamplingParams(), lora_id=lora_id, extra_key=extra_key)
+
+
+def test_A03_an_adapter_is_known_by_its_content(start: Start, tmp_path: Path) -> None:
+    """Not by its id or path: those differ between engines that serve the same adapter."""
+    paths = {
+        "one": lora(tmp_path / "one"),
+        "again": lora(tmp_path / "again"),
+        "scale": lora(tmp_path / "scale", alpha=16),
+        "other": lora(tmp_path / "other", content=b"2"),
+    }
+    found = {}
+    for at, (name, path) in enumerate(paths.items()):
+        number = f"{at:032x}"
+        stack = start(model={"lora": True, "adapters": ((number, "leg", path),)})
+        tokens = stack.tokens(3)
+        found[name] = keys(stack, seeded(tokens, extra_key=made(number).extra_key))
+        assert len(found[name]) == 3
+        assert keys(stack, stack.hashes(tokens)) == chain(stack, tokens), "requests without one are as ever"
+        mine = keys(stack, seeded(tokens, extra_key=made(number, "mine").extra_key))
+        assert len(mine) == 3 and not {*mine} & {*found[name]}, "what a client adds isolates besides"
+        found["plain"] = chain(stack, tokens)
+    assert found["one"] == found["again"]
+    parted = [found[name] for name in ("one", "scale", "other", "plain")]
+    assert len({key for each in parted for key in each}) == sum(len(each) for each in parted)
+
+
+def test_A03_an_adapter_whose_content_is_unknown_is_not_kept(start: Start, tmp_path: Path) -> None:
+    """A name on a hub, an adapter that came as tensors, and one that was loaded twice with other files."""
+    folder = lora(tmp_path / "twice")
+    stack = start(model={"lora": True, "adapters": ((NUMBER, "leg", "someone/leg"), ("f" * 32, "civ", folder))})
     tokens = stack.tokens(3)
-    hashes = seeded(tokens, extra_key="adapter-1")
+    assert keys(stack, seeded(tokens, extra_key=made(NUMBER).extra_key)) == []
+    assert keys(stack, seeded(tokens, extra_key=made("e" * 32).extra_key)) == []
+    assert keys(stack, seeded(tokens, extra_key=made("f" * 32).extra_key + "|elastic_ep_size=2")) == []
+    assert len(keys(stack, seeded(tokens, extra_key=made("f" * 32).extra_key))) == 3
+    lora(tmp_path / "twice", content=b"2")
+    stack.backend.adapter_loaded("f" * 32, "civ", folder)
+    later = stack.tokens(3, 7)
+    assert keys(stack, seeded(later, extra_key=made("f" * 32).extra_key)) == []
+
+
+def test_A03_a_client_that_writes_an_adapters_id_ends_its_keeping(start: Start, tmp_path: Path) -> None:
+    """Public fault 24638: SGLang's tree then mixes base KV with the adapter's under one hash."""
+    stack = start(model={"lora": True, "adapters": ((NUMBER, "leg", lora(tmp_path / "leg")),)})
+    tokens = stack.tokens(3)
+    hashes = seeded(tokens, extra_key=made(NUMBER).extra_key)
+    assert len(keys(stack, hashes)) == 3
+    made(None, "mine"), made(None, None)
+    assert len(keys(stack, hashes)) == 3, "another key ends nothing"
+    made(None, NUMBER)
     assert keys(stack, hashes) == []
+    assert keys(stack, seeded(tokens, extra_key=made(NUMBER).extra_key)) == []
     written(tokens, hashes, [])
     assert keys(stack, hashes) == []
-    assert keys(stack, stack.hashes(tokens)) == chain(stack, tokens), "requests without one are kept"
+    plain = stack.tokens(2, 5)
+    assert keys(stack, stack.hashes(plain)) == chain(stack, plain)
+
+
+def test_A03_an_adapter_that_is_loaded_later_is_known(start: Start, tmp_path: Path) -> None:
+    """Through the engine's own method, of which only a success counts."""
+    from sglang.srt.managers.scheduler import Scheduler
+
+    stack = start(model={"lora": True})
+    for number, success in ((NUMBER, True), ("a" * 32, False)):
+        answer = SimpleNamespace(success=success)
+        worker = SimpleNamespace(load_lora_adapter=lambda asked, answer=answer: answer)
+        names = SimpleNamespace(register=lambda **_: None)
+        asked = SimpleNamespace(lora_id=number, lora_name="leg", lora_path=lora(tmp_path / number))
+        Scheduler.load_lora_adapter(SimpleNamespace(tp_worker=worker, kv_event_lora_names=names), asked)
+        found = keys(stack, seeded(stack.tokens(2), extra_key=made(number).extra_key))
+        assert len(found) == (2 if success else 0)
 
 
 def test_what_is_written_out_is_known_by_its_prefix(start: Start) -> None:

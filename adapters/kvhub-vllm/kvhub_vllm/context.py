@@ -6,13 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kvhub import weights
 from kvhub.keys import Context, Item
-from kvhub.weights import fingerprint
 
 
 @lru_cache(maxsize=256)
-def _adapter_digest(path: str, changed_ns: int) -> str:
-    return fingerprint(Path(path))
+def _identity(name: str, path: str, changed_ns: int) -> str | None:
+    return weights.adapter_identity(name, Path(path))
 
 
 def adapter_identity(lora: Any) -> str | None:
@@ -24,8 +24,7 @@ def adapter_identity(lora: Any) -> str | None:
     path = Path(str(getattr(lora, "lora_path", "") or ""))
     if not path.is_dir():
         return None
-    digest = _adapter_digest(str(path), max(p.stat().st_mtime_ns for p in (path, *path.iterdir())))
-    return f"{lora.lora_name} {digest}" if digest else None
+    return _identity(str(lora.lora_name), str(path), max(p.stat().st_mtime_ns for p in (path, *path.iterdir())))
 
 
 def context_of(request: Any) -> Context | None:

@@ -54,6 +54,15 @@ def test_A03_adapters_partition_whatever_their_number(tmp_path: Path) -> None:
     assert not {*plain} & {*with_leg} and not {*with_leg} & {*with_civ}
 
 
+def test_A03_the_same_weights_with_another_scale_do_not_share(tmp_path: Path) -> None:
+    found = []
+    for alpha in (8, 16):
+        one = adapter(tmp_path / str(alpha), "leg", b"1" * 99)
+        (tmp_path / str(alpha) / "adapter_config.json").write_text(f'{{"r": 8, "lora_alpha": {alpha}}}')
+        found.append(keys(context_of(request(lora_request=one)), [1, 2, 3, 4]))
+    assert not {*found[0]} & {*found[1]}
+
+
 def test_A08_a_reloaded_adapter_of_the_same_name_does_not_share(tmp_path: Path) -> None:
     import os
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 
@@ -14,7 +15,7 @@ def _unpinned(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
 
 def activate() -> None:
     """Bind the CPU copies where the host pools import them from CUDA's package only, and never pin memory."""
-    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1" or "sglang.srt.managers.scheduler" not in sys.modules:
         return
     import sgl_kernel.kvcacheio as kvcacheio
     from sglang.srt.mem_cache.pool_host import mha, mla
