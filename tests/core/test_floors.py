@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 
 FLOORS: dict[int, str] = {
-    0: "conditions errors evict findings layout mounts names pace pages rates types units yamlfile",
+    0: "conditions errors evict exported findings layout mounts names pace pages rates types units yamlfile",
     1: "arena chunkfile codec environ keys member observe options roles workers",
     2: "allowed breaker demotion encodings engine hookspecs installed plan pump routes settings "
     "store tail transport weights",
@@ -39,7 +39,7 @@ IMPORTS = {"attrs": "attrs", "pyyaml": "yaml", "kvhub-kernels": "kvhub_kernels"}
 """Distribution -> what it is imported as, where that is not its own name with '_' for '-'."""
 ARROWS = {"plugins": set[str](), "adapters": {"kvhub_kernels"}, "kernels": set[str]()}
 """What of ours, besides the core, the packages of a folder may import."""
-HOSTS = {"kvhub_vllm": {"vllm"}, "kvhub_sglang": {"sglang", "transformers"}}
+HOSTS = {"kvhub_vllm": {"vllm"}, "kvhub_sglang": {"sglang", "transformers", "prometheus_client"}}
 """The engine that an adapter is loaded by, and what that brings: there already, under one of several names."""
 
 

@@ -67,6 +67,10 @@ def test_a_second_run_after_a_restart_is_served_by_the_pool(
     again = engine.generate(LONG, max_tokens=MADE)
     assert (again.storage, again.device) == (WHOLE, 0)
     same(expected, again)
+    until = time.monotonic() + 20
+    while engine.metrics().total("kvhub:hit_tokens_total", source="pool") != WHOLE:
+        assert time.monotonic() < until, "the hub's counters are not among the server's metrics"
+        time.sleep(0.1)
     longer = [*LONG, *expected.tokens, *prompt(20, 3)]
     turn = engine.generate(longer, max_tokens=8)
     # What the device still has comes first; generated tokens are behind it in the pool.

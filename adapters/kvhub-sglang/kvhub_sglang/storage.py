@@ -25,6 +25,7 @@ from kvhub.keys import Context
 from kvhub.plugins import Registry
 from kvhub_sglang import hooks
 from kvhub_sglang.adapters import Adapters
+from kvhub_sglang.export import Export
 from kvhub_sglang.facts import WHERE, Model, check_engine, check_pool, check_role, namespace, read_model
 from kvhub_sglang.ledger import Ledger, Page
 from kvhub_sglang.metrics import Meter
@@ -72,6 +73,7 @@ class KvhubStorage(HiCacheStorage):
         self._adapters = Adapters()
         self._traffic: Traffic | None = None
         self._meter = Meter()
+        self._export: Export | None = None
 
     @staticmethod
     def _check(extra: dict[str, Any]) -> None:
@@ -115,6 +117,7 @@ class KvhubStorage(HiCacheStorage):
         self.ledger = Ledger(lambda context: context.root(root), pages.page_tokens, model.vocabulary)
         if self._given.enable_storage_metrics:
             self._meter.enable(pages.layout.block_bytes)
+            self._export = Export(self._traffic.hub.reports.counts)
         for number, name, path in model.adapters:
             self._adapters.loaded(number, name, path)
         hooks.listen(self)
@@ -165,8 +168,15 @@ class KvhubStorage(HiCacheStorage):
         traffic, self._traffic = self._traffic, None
         if traffic is not None:
             traffic.close()
+        export, self._export = self._export, None
+        if export is not None:
+            export.flush()
 
     def get_stats(self) -> Any:
+        """SGLang's own storage metrics; the hub's counters are shown beside them on the way."""
+        export = self._export
+        if export is not None:
+            self._guarded(None, lambda _: export.step())
         return self._meter.take()
 
     # -- what every call goes through ------------------------------------------------------------------------------

@@ -181,6 +181,24 @@ def test_statistics_cost_nothing_when_there_are_none(start: Start) -> None:
     assert time.perf_counter() - begun < 1.0
 
 
+def test_the_hubs_counters_are_shown_once_each(start: Start) -> None:
+    """Beside SGLang's own, under the names that they have in vLLM; a backend that is attached again counts on."""
+    from prometheus_client import REGISTRY
+
+    def shown(source: str) -> float:
+        return REGISTRY.get_sample_value("kvhub:hit_tokens_total", {"source": source}) or 0.0
+
+    before = shown("pool")
+    for number in range(2):
+        stack = start(enable_storage_metrics=True)
+        keys, _ = stack.stored(3, seed=40 + number)
+        assert stack.loaded(keys)[0] == 3
+        stack.backend.get_stats()
+        stack.backend.get_stats()
+        stack.backend.close()
+    assert shown("pool") - before == 2 * 3 * PAGE
+
+
 def test_a_lookup_of_any_length_is_one_question(start: Start) -> None:
     """Lookups come with the whole chain, however long."""
     stack = start()
