@@ -17,7 +17,7 @@ CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignor
 JOBS ?= 3
 ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-sglang test-sglang-short test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-sglang test-sglang-short test-engines test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -37,7 +37,7 @@ demo-cross: sglang engine models
 # All that must hold, and what CI runs.  Environments are built behind lint and the core's tests; what measures time waits
 # until they are ready.
 test:
-	@bash tests/env/ahead.sh $(MAKE) lint test-beside engine sglang test-alone test-vllm test-sglang-short
+	@bash tests/env/ahead.sh $(MAKE) lint test-beside models sglang test-alone test-engines
 
 venv:
 	@bash tests/env/venv.sh
@@ -74,6 +74,11 @@ test-alone: venv
 
 test-vllm: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
+
+# Both engines' tests beside one another: each leaves a core idle for half of its time.  SGLang's are told at the end.
+test-engines: sglang models
+	@log=$$(mktemp); $(MAKE) test-sglang-short >"$$log" 2>&1 & other=$$!; status=0; \
+	$(MAKE) test-vllm || status=$$?; wait $$other || status=$$?; cat "$$log"; rm -f "$$log"; exit $$status
 
 # What `make test` runs with SGLang: the adapter without a server, both engines' namespaces, and both demos in short, on
 # servers that they share.  The rest takes half a minute per server.

@@ -57,7 +57,7 @@ def test_the_oldest_supported_release(tmp_path: Path, pool: Path) -> None:
             assert hits(decode)["wire"] > 0
 
 
-def test_scheduler_and_worker_in_processes_of_their_own(tmp_path: Path, pool: Path) -> None:
+def test_scheduler_and_worker_in_processes_of_their_own(zygote: Zygote, tmp_path: Path, pool: Path) -> None:
     """`vllm serve` as users start it: the worker maps the arena of the engine core's hub; found by entry point."""
     config = tmp_path / "kvhub.yaml"
     config.write_text(TIERED.format(pool=pool))
@@ -65,12 +65,10 @@ def test_scheduler_and_worker_in_processes_of_their_own(tmp_path: Path, pool: Pa
     del transfer["kv_connector_module_path"]
     env = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     served = Engine("served", model("tiny-llama"), tmp_path / "served.log", transfer=transfer, block_size=64, env=env)
-    plain = Engine("plain", model("tiny-llama"), tmp_path / "plain.log", block_size=64)
     tokens = prompt(400)
-    with served, plain:
-        plain.ready()
+    with served, zygote.engine(model("tiny-llama"), tmp_path / "plain.log", block_size=64) as plain:
+        expected = plain.complete(tokens, max_tokens=24, logprobs=5)
         served.ready()
-        expected = plain.complete(tokens, max_tokens=24)
         assert difference(expected, served.complete(tokens, max_tokens=24)) is None
         served.forget_prefixes()
         again = served.complete(tokens, max_tokens=24)

@@ -13,8 +13,7 @@ pytest.importorskip("sglang", reason="needs SGLang's environment: make sglang")
 os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
 
 import kvhub_sglang.storage
-import sglang.srt.managers.scheduler
-import sglang.srt.mem_cache.pool_host.base
+import sglang.srt.managers.scheduler  # noqa: F401  where it is loaded plugins set their hooks
 from harness.hicache import YAML, Stack, Start, model
 from sglang.srt.plugins import load_plugins
 
@@ -31,8 +30,6 @@ def pool(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path, pool: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """`start(kind, layout)`: pools of that kind and a backend on the shared directory; closed behind the test."""
-    # Pools of a few MB need no 10 GB beside them.
-    monkeypatch.setattr(sglang.srt.mem_cache.pool_host.base, "HICACHE_HOST_MEMORY_RESERVE_BYTES", 0)
     made: list[Stack] = []
 
     def one(kind: str = "mha", layout: str = "page_first", *, yaml: str = YAML, **given: Any) -> Stack:

@@ -56,10 +56,6 @@ class HiCacheContract(EngineContract):
 
     @pytest.fixture
     def driver_factory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverFactory:
-        import sglang.srt.mem_cache.pool_host.base as base
-
-        monkeypatch.setattr(base, "HICACHE_HOST_MEMORY_RESERVE_BYTES", 0)
-
         def read(model: Any) -> None:
             monkeypatch.setattr(kvhub_sglang.storage, "read_model", lambda: model)
 

@@ -14,13 +14,14 @@ def _unpinned(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
 
 
 def activate() -> None:
-    """Bind the CPU copies where the host pools import them from CUDA's package only, and never pin memory."""
+    """Bind the CPU copies where the host pools import them from CUDA's package only, never pin memory or reserve it."""
     if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1" or "sglang.srt.managers.scheduler" not in sys.modules:
         return
     import sgl_kernel.kvcacheio as kvcacheio
-    from sglang.srt.mem_cache.pool_host import mha, mla
+    from sglang.srt.mem_cache.pool_host import base, mha, mla
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # pools of a few MB need no 10 GB beside them
     for module in (mha, mla):
         for name in vars(kvcacheio):
             if name.startswith("transfer_kv_"):
