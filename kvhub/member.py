@@ -11,10 +11,26 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from kvhub.findings import Finding
 from kvhub.types import Batch, Capabilities, Completion, MemberContext, Region
+
+
+class Bare(Protocol):
+    """One plain connection to a member's medium, as little as it takes: what `kvhub bench` holds a store against.
+
+    Used by one thread.  Every method may block and raises OSError.  Names are `kvhub bench`'s own.
+    """
+
+    def put(self, name: str, payload: memoryview) -> None: ...
+
+    def get(self, name: str, room: memoryview) -> None:
+        """All of an object, into room of its size."""
+
+    def drop(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Member(abc.ABC):
@@ -34,6 +50,14 @@ class Member(abc.ABC):
         """Where on a file system of this machine a member with these options keeps chunks, None for nowhere.
 
         For `kvhub doctor` and `kvhub bench`, which look at that file system and measure it.
+        """
+        return None
+
+    @classmethod
+    def bare(cls, config: Any) -> Bare | None:
+        """A new plain connection to the medium of a member with these options, None where there is no such thing.
+
+        For `kvhub bench`, which measures several at once.  Raises KvhubError where it cannot be made.
         """
         return None
 

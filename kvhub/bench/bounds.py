@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kvhub.codec import copy
+from kvhub.member import Bare
 
 FILES = 4
 """Threads that write and read plain files: what directory stores have by default."""
@@ -49,6 +50,37 @@ def files(directory: Path, payload: memoryview, seconds: float) -> tuple[float, 
             return written, _rate(lambda: all_of(_read), seconds / 2)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def bucket(connect: Callable[[], Bare | None], payload: memoryview, seconds: float) -> tuple[float, float] | None:
+    """(written, read) bytes per second of plain requests on as many connections as `files` has threads.
+
+    None where the medium has no such connections.  What was written is removed.  Raises OSError and KvhubError.
+    """
+    name = f"kvhub-bench-{secrets.token_hex(8)}"
+    lanes: list[tuple[Bare, str, memoryview]] = []
+    try:
+        for number in range(FILES):
+            lane = connect()
+            if lane is None:
+                return None
+            lanes.append((lane, f"{name}-{number}", memoryview(bytearray(payload.nbytes))))
+        with ThreadPoolExecutor(FILES) as pool:
+
+            def all_of(work: Callable[[tuple[Bare, str, memoryview]], None]) -> int:
+                list(pool.map(work, lanes))
+                return FILES * payload.nbytes
+
+            try:
+                written = _rate(lambda: all_of(lambda lane: lane[0].put(lane[1], payload)), seconds / 2)
+                return written, _rate(lambda: all_of(lambda lane: lane[0].get(lane[1], lane[2])), seconds / 2)
+            finally:
+                for lane, object_name, _ in lanes:
+                    with contextlib.suppress(OSError):
+                        lane.drop(object_name)
+    finally:
+        for lane, _, _ in lanes:
+            lane.close()
 
 
 def _write(path: Path, payload: memoryview) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from kvhub.chunkfile import HEADER_BYTES
 from kvhub.errors import KvhubError
 from kvhub.findings import Finding
+from kvhub.member import Bare
 from kvhub.pool.medium import SHARDS
 from kvhub.store import BlockingStore, Seen
 from kvhub.types import MemberContext
@@ -56,6 +57,12 @@ class BucketStore(BlockingStore):
         from kvhub_s3.medium import BucketMedium  # no hub needs it
 
         return BucketMedium(config)
+
+    @classmethod
+    def bare(cls, config: BucketConfig) -> Bare | None:
+        from kvhub_s3.bare import connect  # no hub needs it
+
+        return connect(config)
 
     def open(self) -> None:
         name, config = self.context.name, self.config

@@ -50,4 +50,6 @@ def test_the_bench_measures_a_bucket_and_cleans_up(file: str, objects: Any, caps
         ("pool", "save"), ("pool", "load"), ("pool", "find"), ("route of both", "retrieve"),
     }  # fmt: skip
     assert all(rates.values()), told
+    held = {row["what"]: row["against"] for row in told["rows"] if row["bound"]}
+    assert held == {"save": "plain requests", "load": "plain requests"}
     assert objects.listed() == []
