@@ -23,14 +23,17 @@ class Bare(Protocol):
     Used by one thread.  Every method may block and raises OSError.  Names are `kvhub bench`'s own.
     """
 
-    def put(self, name: str, payload: memoryview) -> None: ...
+    def put(self, name: str, payload: memoryview) -> None:
+        """Write an object, in place of one that is there."""
 
     def get(self, name: str, room: memoryview) -> None:
         """All of an object, into room of its size."""
 
-    def drop(self, name: str) -> None: ...
+    def drop(self, name: str) -> None:
+        """Remove an object; what is not there is gone, too."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the connection; idempotent."""
 
 
 class Member(abc.ABC):

@@ -26,15 +26,19 @@ class BareBucket:
         )
 
     def put(self, name: str, payload: memoryview) -> None:
+        """One PUT."""
         self._ask("PUT", name, payload)
 
     def get(self, name: str, room: memoryview) -> None:
+        """One GET of a whole object."""
         self._ask("GET", name, room=room)
 
     def drop(self, name: str) -> None:
+        """One DELETE."""
         self._ask("DELETE", name)
 
     def close(self) -> None:
+        """Let go of the connection."""
         self._connection.close()
 
     def _ask(self, method: str, name: str, body: memoryview | None = None, room: memoryview | None = None) -> None:
