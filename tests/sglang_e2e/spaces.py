@@ -1,4 +1,4 @@
-"""Run in an engine's environment: `spaces.py ENGINE MODEL [VARIANT...]` prints each variant's namespace."""
+"""Run in an engine's environment: `spaces.py ENGINE MODEL...` prints the namespace of each model's each variant."""
 
 from __future__ import annotations
 
@@ -55,10 +55,14 @@ def sglang(model: str, told: dict[str, Any]) -> Namespace:
 
 
 def main() -> None:
-    engine, model, *names = sys.argv[1:]
+    engine, *models = sys.argv[1:]
     of = {"vllm": vllm, "sglang": sglang}[engine]
-    spaces = {name: of(model, VARIANTS[name]) for name in names or VARIANTS}
-    print("SPACES " + json.dumps({name: [space.digest.hex(), space.json] for name, space in spaces.items()}))
+    spaces = {model: {name: of(model, told) for name, told in VARIANTS.items()} for model in models}
+    told = {
+        model: {name: [space.digest.hex(), space.json] for name, space in each.items()}
+        for model, each in spaces.items()
+    }
+    print("SPACES " + json.dumps(told))
 
 
 if __name__ == "__main__":
