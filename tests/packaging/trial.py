@@ -27,7 +27,7 @@ CONTRACTS = {
 }
 """Package -> (use, options, level, kind) of each contract to run without any test file."""
 COMPANIONS = {
-    "kvhub": ["kvhub-nfs", "kvhub-tcp"],
+    "kvhub": ["kvhub-aes", "kvhub-nfs", "kvhub-s3", "kvhub-tcp", "kvhub-ucx", "kvhub-zstd"],
     "kvhub-aes": ["kvhub-nfs"],
     "kvhub-quant": ["kvhub-nfs"],
     "kvhub-zstd": ["kvhub-nfs"],
@@ -174,7 +174,8 @@ class Bench:
         else:
             which = [str(package.folder.relative_to(ROOT) / "tests")]
             shutil.copytree(package.folder / "tests", checkout / which[0], ignore=skipped)
-        words = ["-q", "-rs", "-p", "no:cacheprovider", "--timeout", "180", "-m", "not slow and not vllm and not alone"]
+        words = ["-q", "-rfEs", "-p", "no:cacheprovider", "--timeout", "180"]
+        words += ["-m", "not slow and not vllm and not alone"]
         where = ["--rootdir", str(checkout), "-c", str(checkout / "pytest.ini")]
         without = [f"--ignore={checkout / 'tests' / name}" for name in BESIDE]
         return [str(python), "-m", "pytest", *where, *words, *without, *(str(checkout / each) for each in which)]
