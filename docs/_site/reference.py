@@ -18,7 +18,14 @@ CORE = {
         "kvhub.options.build",
         "kvhub.environ.PREFIX",
     ),
-    "Stores": ("kvhub.store", "kvhub.chunkfile", "kvhub.mounts", "kvhub.pool.medium"),
+    "Stores": (
+        "kvhub.store",
+        "kvhub.chunkfile",
+        "kvhub.mounts",
+        "kvhub.pool.medium",
+        "kvhub.pool.look.check_whole",
+        "kvhub.pool.room.make_room",
+    ),
     "Codecs": ("kvhub.codec", "kvhub.layout", "kvhub.tail.kept_tokens"),
     "Transports": (
         "kvhub.transport",
@@ -47,6 +54,7 @@ CORE = {
         "kvhub.fetch.Fetch",
         "kvhub.arena.attach",
         "kvhub.conditions.PARTS",
+        "kvhub.exported",
     ),
     "Tests and tools": (
         "kvhub.testing",
