@@ -29,8 +29,13 @@ def folder(tmp_path: Path) -> Path:
 
 def files(root: Path) -> dict[str, bytes]:
     """What is kept there; the store's own scratch folders aside."""
-    found = (path for path in root.rglob("*") if path.is_file() and ".kvhub" not in path.parts)
-    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    return {name: (root / name).read_bytes() for name in names(root)}
+
+
+def names(root: Path) -> set[str]:
+    """The same while files come and go."""
+    found = (Path(top, name) for top, _, leaves in os.walk(root) for name in leaves)
+    return {str(path.relative_to(root)) for path in found if ".kvhub" not in path.parts}
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def test_an_interrupted_run_cleans_up(number: int, folder: Path, pool: dict[str,
         command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         until = time.monotonic() + 60
-        while not files(folder / "pool").keys() - pool.keys():
+        while not names(folder / "pool") - pool.keys():
             assert time.monotonic() < until and process.poll() is None, "no law saved anything"
             time.sleep(0.005)
         os.kill(process.pid, number)

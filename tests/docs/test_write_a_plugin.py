@@ -46,6 +46,9 @@ def test_the_store_is_as_short_as_promised():
     assert sum(1 for line in body.splitlines() if line.strip()) <= 56
 
 
+pytestmark = pytest.mark.timeout(600)  # packages are built and installed
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """Every shell block of the page, run in order; pip installs into a folder instead of this environment."""

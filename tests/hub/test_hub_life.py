@@ -35,7 +35,7 @@ def test_a_member_that_cannot_attach_stops_the_start_and_leaves_nothing(rig: Rig
     with pytest.raises(KvhubError, match="cold: no such bucket"):
         rig.open({"both": {"store": both, "retrieve": both}}, stores=stores)
     wait(lambda: own_threads() == before, "threads of the members that had attached")
-    assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) <= files  # noqa: PTH208
 
 
 def test_C18_a_start_that_fails_says_why_even_if_closing_fails_too(rig: Rig) -> None:

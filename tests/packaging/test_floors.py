@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from trial import lowest, needs_torch, own
 
 
+@pytest.mark.timeout(900)  # an index is asked and packages are built
 @pytest.mark.parametrize("name", ["kvhub-zstd"])
 def test_a_package_passes_its_own_tests_alone_at_its_lowest_versions(name: str, tmp_path: Path) -> None:
     (trial,) = trials([name], tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from building import build, packages
 
+pytestmark = pytest.mark.timeout(600)  # packages are built and installed
 MOST_SECONDS = 60.0
 """Of machine time after the environment exists."""
 
