@@ -59,9 +59,15 @@ def test_real_chunks_stay_and_scratch_is_removed(folder: Path, pool: dict[str, b
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_cleans_up(number: int, folder: Path, pool: dict[str, bytes]) -> None:
     command = [sys.executable, "-m", "kvhub.cli", "verify", "pool.yaml", "--json"]
-    with subprocess.Popen(
-        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    # A shell starts what it puts into the background with SIGINT ignored, and the tests may be such a job.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         until = time.monotonic() + 60
         while not names(folder / "pool") - pool.keys():
             assert time.monotonic() < until and process.poll() is None, "no law saved anything"
