@@ -34,7 +34,7 @@ _FORGET_SECONDS = 3.0
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Ctrl-C waits until this is over: an interrupted start goes on by itself and would write after the cleaning."""
+    """Ctrl-C waits until this is over: half a start, end or write would leave what the cleaning cannot take away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -118,6 +118,10 @@ class Scratch:
                     scratch.note(self.context.namespace, batch.keys)
                 super().submit(batch)
 
+            def close(self) -> None:
+                with unbroken():
+                    super().close()
+
         Recording.__name__ = Recording.__qualname__ = self._base.__name__
         return Recording
 
@@ -176,8 +180,9 @@ class Hand:
     def write(self, context: MemberContext, key: Key, data: bytes) -> None:
         space, name = context.namespace.hex()[:32], key.hex()
         until = time.monotonic() + _FORGET_SECONDS
-        while not self.medium.put(space, name, memoryview(data)):
-            entry = self.medium.read(space, name, memoryview(b""))
-            if entry is not None:
-                self.medium.remove(space, [entry])
-            assert time.monotonic() < until, f"the object of {name[:16]} cannot be replaced"
+        with unbroken():
+            while not self.medium.put(space, name, memoryview(data)):
+                entry = self.medium.read(space, name, memoryview(b""))
+                if entry is not None:
+                    self.medium.remove(space, [entry])
+                assert time.monotonic() < until, f"the object of {name[:16]} cannot be replaced"
