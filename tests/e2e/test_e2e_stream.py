@@ -98,6 +98,9 @@ def test_a_leg_that_never_comes_or_is_aborted_costs_computing(start: Start) -> N
     assert not hits(decode).get("wire")
     decode.forget_prefixes()
     inside(decode, "reset")
+    # Other tokens: of those before, prefill may by now take all from the pool, and be done before it is aborted.
+    tokens = prompt(1400, seed=1)
+    expected = plain.complete(tokens, max_tokens=12)
     first, second = legs(peer)
     with ThreadPoolExecutor(1) as pool:
         asked = {"prompt": tokens, "max_tokens": 1, "params": first, "abort_at_step": 5}
