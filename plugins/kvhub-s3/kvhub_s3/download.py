@@ -26,8 +26,9 @@ from kvhub_s3 import failures
 
 MOST_HEAD = 64 << 10
 """Bytes of an answer's head, or of an error's body, that are looked at."""
-PIECE = 1 << 20
-"""The most that is taken off the socket at a time, so that it still is in the cache when it is hashed."""
+PIECE = 4 << 20
+"""The most that is taken off the socket at a time, so that it still is in the cache when it is hashed.  Smaller pieces
+cost more in turns between threads than they win there."""
 IDLE_SECONDS = 15.0
 """Below what servers wait before they close a connection: AWS about 20 s."""
 T = TypeVar("T")
