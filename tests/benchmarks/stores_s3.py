@@ -2,11 +2,11 @@
 
     stores_s3.py [--rounds 5] [--total 128] [--sizes 1 4 16 32] [--no-server] [--json FILE] [--strict]
 
-One line per goal: the ratio to a socket client of the same requests (median of the rounds; 1 is as good), the goal, met,
-apart or short, and the figures: CPU seconds per GiB, or MB/s.  CPU is this process's alone, so it means the client's whatever
-else the machine does; MB/s mean something only on a quiet machine, and on the real server they are the server's.
-Exits with 1 when a ratio on the stub at 4 MiB or more is below the floor, 3 with --strict when a goal there is short;
-other rows are told.
+One line per goal: the ratio to a socket client of the same requests (median of the rounds; 1 is as good), the goal,
+the verdict (met, apart or short) and the figures: CPU seconds per GiB, or MB/s.  CPU is this process's alone, so it
+means the client's whatever else the machine does; MB/s mean something only on a quiet machine, and on the real server
+they are the server's.  Exits with 1 when a ratio on the stub at 4 MiB or more is below the floor, 3 with --strict when
+a goal there is short; other rows are told.
 
 The store does more than the sockets: it asks first whether a chunk is there, and hashes what it saves and loads.
 The ratio to sockets that hash, too, ends each line; where only that one reaches the goal, the verdict is `apart`.
