@@ -15,9 +15,10 @@ export PYTHONHASHSEED := 0
 TYPED := kvhub kvhub_pytest.py $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness tests/sglang_e2e)
 JOBS ?= 3
-ENGINE_TESTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness tests/e2e)
+ENGINE_PARTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness)
+ENGINE_WHOLE := $(wildcard tests/e2e)
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-sglang test-sglang-short test-engines test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-vllm-parts test-vllm-whole test-sglang test-sglang-short test-engines test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -72,13 +73,19 @@ test-beside: venv
 test-alone: venv
 	$(CORE) -m pytest -m "alone and not vllm and not slow" --timeout 180 $(CORE_TESTS) $(PYTEST_ARGS)
 
-test-vllm: engine models
-	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_TESTS) $(PYTEST_ARGS)
+test-vllm: test-vllm-parts test-vllm-whole
 
-# Both engines' tests beside one another: each leaves a core idle for half of its time.  SGLang's are told at the end.
+test-vllm-parts: engine models
+	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_PARTS) $(PYTEST_ARGS)
+
+test-vllm-whole: engine models
+	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_WHOLE) $(PYTEST_ARGS)
+
+# Two rows of engines' tests beside one another, each of which leaves a core idle for half of its time: whole engines of
+# vLLM in the one, SGLang and vLLM's parts in the other, which is told at the end.
 test-engines: sglang models
-	@log=$$(mktemp); $(MAKE) test-sglang-short >"$$log" 2>&1 & other=$$!; status=0; \
-	$(MAKE) test-vllm || status=$$?; wait $$other || status=$$?; cat "$$log"; rm -f "$$log"; exit $$status
+	@log=$$(mktemp); $(MAKE) test-sglang-short test-vllm-parts >"$$log" 2>&1 & other=$$!; status=0; \
+	$(MAKE) test-vllm-whole || status=$$?; wait $$other || status=$$?; cat "$$log"; rm -f "$$log"; exit $$status
 
 # What `make test` runs with SGLang: the adapter without a server, both engines' namespaces, and both demos in short, on
 # servers that they share.  The rest takes half a minute per server.
