@@ -19,8 +19,8 @@ from kvhub_s3 import uploads
 KEY = make_key("other hub")
 LARGE = (64 << 20) + 4096
 """Above one request's size."""
-PATIENT = {"part_size": "24MiB", "load_timeout": "60s", "save_timeout": "60s"}
-"""The proxy copies it in Python, on a machine that may be busy with other tests."""
+PATIENT = {"part_size": "24MiB", "load_timeout": "60s", "save_timeout": "60s", "stall_timeout": "30s"}
+"""The proxy takes the whole answer before it hands it on, in Python, on a machine that may be busy with other tests."""
 Starts = Callable[..., subprocess.Popen[str]]
 
 
