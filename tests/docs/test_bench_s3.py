@@ -24,7 +24,7 @@ def test_rows_and_verdicts_come_out() -> None:
     )
     assert run.returncode in (0, 1), f"{run.stdout}\n{run.stderr}"
     rows = re.findall(
-        r"^s3 stub, (PUT|GET) (CPU|rate), 4 MiB +([\d.]+) +goal ([\d.]+) (met|short)", run.stdout, re.MULTILINE
+        r"^s3 stub, (PUT|GET) (CPU|rate), 4 MiB +([\d.]+) +goal ([\d.]+) (met|apart|short)", run.stdout, re.MULTILINE
     )
     assert [row[:2] for row in rows] == [("PUT", "CPU"), ("GET", "CPU"), ("PUT", "rate"), ("GET", "rate")], run.stdout
     assert run.stdout.count(" told ") == 4, "below 4 MiB there is no goal"
