@@ -142,6 +142,14 @@ class Arena:
             self._policy.leased(found if use else (), fresh)
             return found
 
+    def lease_each(self, keys: Sequence[Key]) -> list[int | None]:
+        """Lease every key that is ready; its slot, None for the others."""
+        with self.lock:
+            found: list[int | None] = list(self.lease_run(keys))
+            for key in keys[len(found) :]:
+                found.append(self.lease(key))
+            return found
+
     def lease(self, key: Key, *, use: bool = True) -> int | None:
         """Lease one ready key; its slot, or None."""
         found = self.lease_run((key,), use=use)

@@ -62,6 +62,27 @@ class HostConfig:
             raise ValueError(f"expected a size above 0, found {value}")
 
 
+class _Columns:
+    """What a completion says of each chunk: a miss, until something else is known."""
+
+    def __init__(self, batch: Batch) -> None:
+        count = len(batch.keys)
+        self.batch, self.moved = batch, 0
+        self.outcomes = [Outcome.MISS] * count
+        self._lengths, self._layouts, self._generated = [0] * count, [""] * count, [0] * count
+
+    def loaded(self, at: int, held: Held) -> None:
+        self.outcomes[at] = Outcome.DONE
+        self._lengths[at], self._layouts[at], self._generated[at] = held.length, held.layout, held.generated
+        self.moved += held.length
+
+    def completion(self) -> Completion:
+        if self.batch.op != Op.LOAD:
+            return Completion(self.batch.id, tuple(self.outcomes), (), None, None, self.moved)
+        lengths, layouts, generated = tuple(self._lengths), tuple(self._layouts), tuple(self._generated)
+        return Completion(self.batch.id, tuple(self.outcomes), lengths, layouts, generated, self.moved)
+
+
 class HostStore(Store):
     """Chunks in unleased slots, bounded by `capacity`, which counts every slot, also those being filled."""
 
@@ -109,64 +130,66 @@ class HostStore(Store):
         beside = [len(told) for told in (batch.layouts, batch.generated, batch.tenants) if told is not None]
         if moves and {len(batch.slots), len(batch.lengths), *beside} != {count}:
             raise MisuseError(f"{self.context.name}: batch {batch.id} has tuples of unequal length")
-        late = batch.deadline < time.monotonic()
-        outcomes, lengths, layouts, generated, moved = [], [], [], [], 0
-        for at, key in enumerate(batch.keys):
-            held = Held(-1, 0)
-            if late:
-                outcome = Outcome.LATE
-            elif batch.op == Op.LOAD:
-                outcome, held = self._load(self._arena, self._region, key, batch, at)
-            elif batch.op == Op.SAVE:
-                outcome, held = self._save(self._arena, self._region, key, batch, at)
-            elif batch.op == Op.REMOVE:
-                self._arena.forget(key)
-                outcome = Outcome.DONE
-            else:
-                outcome = Outcome.DONE if key in self._arena else Outcome.MISS
-            outcomes.append(outcome)
-            lengths.append(held.length)
-            layouts.append(held.layout)
-            generated.append(held.generated)
-            moved += held.length
-        loads = batch.op == Op.LOAD
-        self._done.append(
-            Completion(
-                batch.id, tuple(outcomes), tuple(lengths) if loads else (), tuple(layouts) if loads else None,
-                tuple(generated) if loads else None, moved,
-            )
-        )  # fmt: skip
+        arena, region, result = self._arena, self._region, _Columns(batch)
+        if batch.deadline < time.monotonic():
+            result.outcomes = [Outcome.LATE] * count
+        elif batch.op == Op.LOAD:
+            self._load(arena, region, batch, result)
+        elif batch.op == Op.SAVE:
+            self._save(arena, region, batch, result)
+        elif batch.op == Op.REMOVE:
+            for key in batch.keys:
+                arena.forget(key)
+            result.outcomes = [Outcome.DONE] * count
+        else:
+            result.outcomes = [Outcome.DONE if key in arena else Outcome.MISS for key in batch.keys]
+        self._done.append(result.completion())
         self._wake()
 
-    def _load(self, arena: Arena, region: Region, key: Key, batch: Batch, at: int) -> tuple[Outcome, Held]:
-        slot = arena.lease(key)
-        if slot is None:
-            return Outcome.MISS, Held(-1, 0)
+    def _load(self, arena: Arena, region: Region, batch: Batch, result: _Columns) -> None:
+        leased = arena.lease_each(batch.keys)
         try:
-            held = arena.held(slot)
-            if held.length > batch.lengths[at]:
-                return Outcome.MISS, Held(-1, 0)
-            region.slot(batch.slots[at], held.length)[:] = arena.region.slot(slot, held.length)
-            return Outcome.DONE, held
+            for at, (slot, room) in enumerate(zip(leased, batch.lengths, strict=True)):
+                if slot is None or (held := arena.held(slot)).length > room:
+                    continue
+                region.slot(batch.slots[at], held.length)[:] = arena.region.slot(slot, held.length)
+                result.loaded(at, held)
         finally:
-            arena.release((slot,))
+            arena.release([slot for slot in leased if slot is not None])
 
-    def _save(self, arena: Arena, region: Region, key: Key, batch: Batch, at: int) -> tuple[Outcome, Held]:
-        length = batch.lengths[at]
-        if length > arena.region.slot_bytes:
-            return Outcome.FULL, Held(-1, 0)
-        if key in arena and not batch.replace:
-            return Outcome.KEPT, Held(-1, 0)
-        slots = arena.claim(1)
-        if not slots:
-            return Outcome.FULL, Held(-1, 0)
-        arena.region.slot(slots[0], length)[:] = region.slot(batch.slots[at], length)
-        layout = batch.layouts[at] if batch.layouts else ""
-        tenant = batch.tenants[at] if batch.tenants else b""
-        held = Held(slots[0], length, layout, batch.generated[at] if batch.generated else 0, tenant=tenant)
-        arena.publish(key, held, replace=batch.replace)
-        arena.release(slots)
-        return Outcome.DONE, held
+    def _save(self, arena: Arena, region: Region, batch: Batch, result: _Columns) -> None:
+        free: list[int] = []
+        filled: list[int] = []
+        try:
+            for at, key in enumerate(batch.keys):
+                length, refusal = batch.lengths[at], self._refusal(arena, batch, at)
+                if refusal is None and not free:
+                    # What this batch has filled may make room for the rest of it.
+                    arena.release(filled)
+                    filled = []
+                    free = arena.claim(sum(self._refusal(arena, batch, i) is None for i in range(at, len(batch.keys))))
+                    refusal = None if free else Outcome.FULL
+                if refusal is not None:
+                    result.outcomes[at] = refusal
+                    continue
+                slot = free.pop()
+                filled.append(slot)
+                arena.region.slot(slot, length)[:] = region.slot(batch.slots[at], length)
+                layout = batch.layouts[at] if batch.layouts else ""
+                tenant = batch.tenants[at] if batch.tenants else b""
+                held = Held(slot, length, layout, batch.generated[at] if batch.generated else 0, tenant=tenant)
+                arena.publish(key, held, replace=batch.replace)
+                result.outcomes[at] = Outcome.DONE
+                result.moved += length
+        finally:
+            arena.release((*filled, *free))
+
+    @staticmethod
+    def _refusal(arena: Arena, batch: Batch, at: int) -> Outcome | None:
+        """Why a chunk takes no slot, None where it does."""
+        if batch.lengths[at] > arena.region.slot_bytes:
+            return Outcome.FULL
+        return Outcome.KEPT if not batch.replace and batch.keys[at] in arena else None
 
     def poll(self) -> list[Completion]:
         found = []

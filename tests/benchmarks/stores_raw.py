@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import xxhash
+
 MIB = 1 << 20
 
 
@@ -47,13 +49,19 @@ def copies(source: memoryview, target: memoryview, size: int) -> float:
     return time.perf_counter() - start
 
 
-def writes(folder: Path, source: memoryview, size: int, threads: int) -> float:
-    """Seconds of one new file per chunk: open, writev of header and payload, close."""
+def writes(folder: Path, source: memoryview, size: int, threads: int, *, hashing: bool = False) -> float:
+    """Seconds of one new file per chunk: open, writev of header and payload, close.
+
+    With `hashing` each payload is hashed before, once and at a stretch.
+    """
     header = memory(4096)
 
     def one(number: int) -> None:
+        piece = source[number * size : (number + 1) * size]
+        if hashing:
+            xxhash.xxh3_128_digest(piece)
         fd = os.open(folder / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        os.writev(fd, [header, source[number * size : (number + 1) * size]])
+        os.writev(fd, [header, piece])
         os.close(fd)
 
     return in_threads(source.nbytes // size, one, threads)
@@ -81,15 +89,19 @@ def has_fio() -> bool:
     return shutil.which("fio") is not None
 
 
-def direct(folder: Path, rw: str, target: memoryview, size: int, threads: int) -> float:
-    """The same with a loop of our own, where there is no fio."""
+def direct(folder: Path, rw: str, target: memoryview, size: int, threads: int, *, hashing: bool = False) -> float:
+    """The same with a loop of our own, where there is no fio, or which hashes, too: before a write, after a read."""
 
     def one(number: int) -> None:
         piece = target[number * size : (number + 1) * size]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if rw == "write" else os.O_RDONLY
+        if hashing and rw == "write":
+            xxhash.xxh3_128_digest(piece)
         fd = os.open(folder / str(number), flags | os.O_DIRECT)
         moved = os.writev(fd, [piece]) if rw == "write" else os.preadv(fd, [piece], 0)
         os.close(fd)
+        if hashing and rw == "read":
+            xxhash.xxh3_128_digest(piece)
         if moved != size:
             raise SystemExit(f"stores: a raw {rw} moved {moved} of {size} bytes; the figures would mean nothing")
 
