@@ -15,10 +15,11 @@ export PYTHONHASHSEED := 0
 TYPED := kvhub kvhub_pytest.py $(wildcard plugins/*/kvhub_* kernels/kvhub_* adapters/*/kvhub_*)
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness tests/sglang_e2e)
 JOBS ?= 3
-ENGINE_PARTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness)
-ENGINE_WHOLE := $(wildcard tests/e2e)
+# Two halves of about the same time, the first beside what `make test` runs of SGLang.
+ENGINE_WHOLE := $(wildcard $(addprefix tests/e2e/test_e2e_,faults.py models.py pd.py))
+ENGINE_PARTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness) $(filter-out $(ENGINE_WHOLE),$(wildcard tests/e2e/test_*.py))
 
-.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-vllm-parts test-vllm-whole test-sglang test-sglang-short test-engines test-slow mutants docs test-packages test-nfs lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
+.PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-vllm-parts test-vllm-whole test-sglang test-sglang-short test-engines test-slow mutants docs test-packages test-nfs test-nfs-short lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
 .NOTPARALLEL:
 
 # POOL=nfs keeps chunks in a directory, POOL=s3 in a bucket of an S3 server that is started for it.
@@ -38,7 +39,7 @@ demo-cross: sglang engine models
 # All that must hold, and what CI runs.  Environments are built behind lint and the core's tests; what measures time waits
 # until they are ready.
 test:
-	@bash tests/env/ahead.sh $(MAKE) lint test-beside models sglang test-alone test-engines
+	@bash tests/env/ahead.sh $(MAKE) lint test-beside models sglang test-alone test-nfs-short test-engines
 
 venv:
 	@bash tests/env/venv.sh
@@ -81,8 +82,8 @@ test-vllm-parts: engine models
 test-vllm-whole: engine models
 	$(ENGINE) -m pytest -m "not slow" --timeout 600 $(ENGINE_WHOLE) $(PYTEST_ARGS)
 
-# Two rows of engines' tests beside one another, each of which leaves a core idle for half of its time: whole engines of
-# vLLM in the one, SGLang and vLLM's parts in the other, which is told at the end.
+# Two rows of engines' tests beside one another, each of which leaves a core idle for half of its time: half of vLLM in the
+# one, SGLang and the other half in the other, which is told at the end.
 test-engines: sglang models
 	@log=$$(mktemp); $(MAKE) test-sglang-short test-vllm-parts >"$$log" 2>&1 & other=$$!; status=0; \
 	$(MAKE) test-vllm-whole || status=$$?; wait $$other || status=$$?; cat "$$log"; rm -f "$$log"; exit $$status
@@ -120,6 +121,10 @@ test-packages: venv
 # On real NFS, inside User-Mode Linux (root, Debian packages: see the script); says why where it cannot.
 test-nfs: venv
 	@tests/uml/run.sh || [ $$? -eq 77 ]
+
+# What one client saves another finds, errors of the medium, leases between machines: what `make test` runs of it.
+test-nfs-short: venv
+	@tests/uml/run.sh -k "test_what_one_client_saves or C19_files or lease_excludes or TestMediumOnNfs" || [ $$? -eq 77 ]
 
 bench-kernels: engine
 	$(ENGINE) tests/benchmarks/kernels.py $(BENCH_ARGS)
