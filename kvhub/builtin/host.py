@@ -147,49 +147,50 @@ class HostStore(Store):
         self._wake()
 
     def _load(self, arena: Arena, region: Region, batch: Batch, result: _Columns) -> None:
-        leased = arena.lease_each(batch.keys)
+        leased, own, theirs = arena.lease_each(batch.keys), arena.region, region.view
         try:
             for at, (slot, room) in enumerate(zip(leased, batch.lengths, strict=True)):
                 if slot is None or (held := arena.held(slot)).length > room:
                     continue
-                region.slot(batch.slots[at], held.length)[:] = arena.region.slot(slot, held.length)
+                start, source = batch.slots[at] * region.slot_bytes, slot * own.slot_bytes
+                theirs[start : start + held.length] = own.view[source : source + held.length]
                 result.loaded(at, held)
         finally:
             arena.release([slot for slot in leased if slot is not None])
 
     def _save(self, arena: Arena, region: Region, batch: Batch, result: _Columns) -> None:
+        own, theirs, most = arena.region, region.view, arena.region.slot_bytes
+        kept = [not batch.replace and key in arena for key in batch.keys]
+        wanted = sum(not there and length <= most for there, length in zip(kept, batch.lengths, strict=True))
         free: list[int] = []
         filled: list[int] = []
         try:
-            for at, key in enumerate(batch.keys):
-                length, refusal = batch.lengths[at], self._refusal(arena, batch, at)
-                if refusal is None and not free:
+            for at, (key, length) in enumerate(zip(batch.keys, batch.lengths, strict=True)):
+                if kept[at] or length > most:
+                    result.outcomes[at] = Outcome.KEPT if length <= most else Outcome.FULL
+                    continue
+                if not free:
                     # What this batch has filled may make room for the rest of it.
                     arena.release(filled)
-                    filled = []
-                    free = arena.claim(sum(self._refusal(arena, batch, i) is None for i in range(at, len(batch.keys))))
-                    refusal = None if free else Outcome.FULL
-                if refusal is not None:
-                    result.outcomes[at] = refusal
+                    filled, free = [], arena.claim(wanted)[::-1]
+                wanted -= 1
+                if not free:
+                    result.outcomes[at] = Outcome.FULL
                     continue
                 slot = free.pop()
                 filled.append(slot)
-                arena.region.slot(slot, length)[:] = region.slot(batch.slots[at], length)
+                start, source = slot * most, batch.slots[at] * region.slot_bytes
+                own.view[start : start + length] = theirs[source : source + length]
                 layout = batch.layouts[at] if batch.layouts else ""
                 tenant = batch.tenants[at] if batch.tenants else b""
                 held = Held(slot, length, layout, batch.generated[at] if batch.generated else 0, tenant=tenant)
-                arena.publish(key, held, replace=batch.replace)
-                result.outcomes[at] = Outcome.DONE
-                result.moved += length
+                if arena.publish(key, held, replace=batch.replace):
+                    result.outcomes[at] = Outcome.DONE
+                    result.moved += length
+                else:
+                    result.outcomes[at] = Outcome.KEPT  # twice in one batch, or somebody was faster
         finally:
             arena.release((*filled, *free))
-
-    @staticmethod
-    def _refusal(arena: Arena, batch: Batch, at: int) -> Outcome | None:
-        """Why a chunk takes no slot, None where it does."""
-        if batch.lengths[at] > arena.region.slot_bytes:
-            return Outcome.FULL
-        return Outcome.KEPT if not batch.replace and batch.keys[at] in arena else None
 
     def poll(self) -> list[Completion]:
         found = []

@@ -74,6 +74,26 @@ def test_C08_it_never_holds_more_than_its_capacity(stage: Stage) -> None:
     assert stage.there(*range(20)) == [16, 17, 18, 19]
 
 
+def test_C08_a_batch_larger_than_the_tier_makes_room_for_itself(stage: Stage) -> None:
+    assert set(stage.put(*range(7))) == {Outcome.DONE}
+    assert len(stage.there(*range(7))) == 4
+
+
+def test_C08_a_batch_evicts_no_more_than_it_needs(stage: Stage) -> None:
+    stage.put("a", "b", "c")
+    assert stage.put("b", "new", "c") == (Outcome.KEPT, Outcome.DONE, Outcome.KEPT)
+    assert stage.there("a", "b", "c", "new") == ["a", "b", "c", "new"]
+    stage.put("d", "b")
+    assert stage.there("b", "c", "new", "d") == ["b", "c", "new", "d"]
+
+
+def test_C13_a_key_that_is_twice_in_one_batch_takes_one_slot(stage: Stage) -> None:
+    assert stage.put("a", "a", "b") == (Outcome.DONE, Outcome.KEPT, Outcome.DONE)
+    assert len(list(stage.store.scan())) == 2
+    assert stage.put("c", "d") == (Outcome.DONE, Outcome.DONE)
+    assert stage.there("a", "b", "c", "d") == ["a", "b", "c", "d"]
+
+
 def test_C13_a_second_save_is_kept_and_a_replacing_one_is_not(stage: Stage) -> None:
     stage.put("a")
     stage.region.slot(0, 16)[:] = b"0123456789abcdef"
