@@ -83,7 +83,10 @@ def build(cls: type, values: Mapping[str, Any], path: str, report: Report) -> An
     for name, field in fields.items():
         if field.default is attrs.NOTHING and name not in values:
             told(below(path, name), f"required{_help(field)}")
-    return None if problems else _construct(cls, ready, path, report)
+    if problems:
+        _hold_each(fields, ready, path, report)
+        return None
+    return _construct(cls, ready, path, report)
 
 
 def show(field: Any, value: Any) -> Any:
@@ -103,6 +106,8 @@ def _value(field: Any, hint: Any, value: Any, path: str, report: Report) -> Any:
     converter = field.converter
     if converter is None:
         return fit(value, hint, path, report)
+    if Path in (hint, *typing.get_args(hint)):
+        fit(value, hint, path, report)  # what a path's converter says of a number is not meant for operators
     if converter in (tuple, list, frozenset, set) and isinstance(value, str):
         raise Unfit(f"expected a list, found {found(value)}")
     if not isinstance(converter, attrs.Converter):  # one that takes the instance too runs in the constructor only
@@ -128,6 +133,20 @@ def _construct(cls: type, ready: dict[str, Any], path: str, report: Report) -> A
             good = False
             report(below(path, name), _said(error, field))
     return instance if good else None
+
+
+def _hold_each(fields: Mapping[str, Any], ready: dict[str, Any], path: str, report: Report) -> None:
+    """What can be said of each value by itself, where others are wrong or missing and there is no instance."""
+    for name, value in ready.items():
+        field = fields[name]
+        if field.validator is None or isinstance(field.converter, attrs.Converter):
+            continue
+        try:
+            field.validator(None, field, value if field.converter is None else field.converter(value))
+        except ValueError as error:
+            report(below(path, name), _said(error, field))
+        except Exception:  # it looks at other options, too: told once those are right
+            continue
 
 
 def _said(error: Exception, field: Any) -> str:

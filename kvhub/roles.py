@@ -90,6 +90,8 @@ def read_roles(data: Any, known: Known, allowed: Iterable[str], report: Report) 
         path = below("roles", name)
         if name not in tuple(allowed):
             report(path, f"unknown role; {names.hint(name, allowed)}")
+            if isinstance(value, Mapping) and names.nearest(name, allowed):
+                _role(name, value, path, known, report)  # a misspelt role's other problems are told at once, too
         elif not isinstance(value, Mapping):
             report(path, "expected a mapping with store and retrieve")
         else:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
+
+import structlog
 
 from kvhub import __version__
 from kvhub.cli import bench, chunk, config, doctor, plugins, verify
@@ -25,6 +28,9 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     chosen = _parser().parse_args(arguments)
+    if arguments is None and not structlog.is_configured():
+        # Commands say by themselves what they find; what members log beside that is for servers.
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     try:
         status: int = chosen.run(chosen)
     except ConfigError as error:

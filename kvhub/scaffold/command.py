@@ -60,7 +60,8 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps({"ok": True, "folder": str(target), "files": files}, indent=1))
         return 0
-    print(f"{target}: a {chosen.kind} to begin from, {len(files)} files.  Next:\n")
+    article = "an" if chosen.kind == "engine" else "a"
+    print(f"{target}: {article} {chosen.kind} to begin from, {len(files)} files.  Next:\n")
     for line in ("pip install -e '.[testing]'", "pytest", "kvhub check example.yaml"):
         print(f"    {line}")
     print(f"\ninside of {target}.  {target / 'README.md'} says what to change.")

@@ -113,9 +113,39 @@ def test_nested_problems_have_nested_paths() -> None:
 
 def test_every_problem_is_told_at_once() -> None:
     _, problems = build(flag="x", count="x", odd=7, small=99)
-    assert set(problems) == {"stores.pool.flag", "stores.pool.count"}
+    assert set(problems) == {f"stores.pool.{name}" for name in ("flag", "count", "odd", "small")}
     _, problems = build(odd=7, small=99)
     assert set(problems) == {"stores.pool.odd", "stores.pool.small"}
+
+
+def test_a_check_that_needs_the_other_options_waits_for_them() -> None:
+    def above_low(whole: Any, field: Any, value: int) -> None:
+        if value <= whole.low:
+            raise ValueError(f"expected more than low, {whole.low}")
+
+    @attrs.frozen
+    class Range:
+        low: int = 0
+        high: int = attrs.field(default=1, validator=above_low)
+
+    def said(**values: Any) -> list[str]:
+        problems: list[str] = []
+        options.build(Range, values, "stores.s", lambda path, text: problems.append(path))
+        return problems
+
+    assert said(low="x", high=-5) == ["stores.s.low"]
+    assert said(low=1, high=-5) == ["stores.s.high"]
+
+
+@pytest.mark.parametrize("value", [5, 1.5, True, ["a"], {"a": 1}, None])
+def test_a_path_with_a_converter_of_its_own_takes_text_only(value: Any) -> None:
+    @attrs.frozen
+    class Folder:
+        root: Path = attrs.field(converter=Path)
+
+    problems: list[str] = []
+    assert options.build(Folder, {"root": value}, "s", lambda path, text: problems.append(text)) is None
+    assert problems == [f"expected a path, found {options.found(value)}"]
 
 
 def test_a_required_option_is_asked_for_with_its_help() -> None:

@@ -111,6 +111,12 @@ def test_E16_a_route_that_can_do_nothing_is_refused(registry: Registry, roles: d
     assert any(problem.startswith(said) for problem in found), found
 
 
+def test_a_misspelt_role_s_other_problems_are_told_at_once(registry: Registry) -> None:
+    found = problems(registry, prefil={"store": ["hots"]}, both={"store": ["host"]})
+    assert [each.partition(":")[0] for each in found] == ["roles.prefil", "roles.prefil.store[0]"]
+    assert len(problems(registry, zzz={"store": ["hots"]}, both={"store": ["host"]})) == 1
+
+
 def test_host_memory_of_another_role_does_not_count(registry: Registry) -> None:
     found = problems(
         registry,
