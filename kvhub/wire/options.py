@@ -44,6 +44,21 @@ def one_of(*words: str) -> Any:
     return check
 
 
+def _guarded(config: WireConfig, field: attrs.Attribute[str], value: str) -> None:
+    """An attrs validator: peers of other machines prove who they are.  Names are resolved at start, not here."""
+    if value or not config.listen or (config.tls_cert and config.tls_ca):
+        return
+    try:
+        host = addresses.literal(addresses.parse(config.listen)[0])
+    except ValueError:
+        return  # said of `listen`
+    if host is not None and not host.is_loopback:
+        raise ValueError(
+            f"needed, since other machines can reach listen={config.listen!r}: name the environment variable that "
+            "holds the secret of all hubs, or set tls_cert and tls_ca, or listen on 127.0.0.1"
+        )
+
+
 def option(help: str, **more: Any) -> Any:
     """An attrs field with its help; `more` is what `attrs.field` takes."""
     return attrs.field(metadata={"help": help}, **more)
@@ -66,6 +81,7 @@ class WireConfig:
     secret_env: str = option(
         "name of the environment variable with the secret that all hubs share; needed beyond loopback",
         default="",
+        validator=_guarded,
     )
     tls_cert: str = option("PEM file with this hub's certificate chain; TLS is used when it is set", default="")
     tls_key: str = option("PEM file with its key, where it is not in tls_cert", default="")

@@ -69,6 +69,21 @@ def test_strangers_are_kept_out_by_a_secret_or_by_certificates() -> None:
     assert options.secret(Config(tls_cert="hub.pem", tls_ca="ca.pem"), "wire", "listen=x", {}) == b""
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0:7700", "10.1.2.3:0", "[::]:7700", "[fd00::7]:1"])
+def test_E11_a_file_that_lets_strangers_in_is_refused_before_any_start(listen: str) -> None:
+    with pytest.raises(ValueError, match="needed, since other machines can reach listen="):
+        Config(listen=listen)
+    assert Config(listen=listen, secret_env="X").listen == listen
+    assert Config(listen=listen, tls_cert="hub.pem", tls_ca="ca.pem").listen == listen
+    with pytest.raises(ValueError, match="needed, since"):
+        Config(listen=listen, tls_cert="hub.pem")
+
+
+def test_E11_names_and_loopback_need_no_secret_in_the_file() -> None:
+    for listen in ("", "127.0.0.1:0", "[::1]:0", "127.9.9.9:0", "some-host:7700"):
+        assert Config(listen=listen).secret_env == ""
+
+
 def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
