@@ -12,6 +12,7 @@ import pytest
 import torch
 from harness.hicache import PAGE, YAML, Start, same
 
+import kvhub_nfs
 from kvhub.errors import ConfigError, KvhubError
 
 pytestmark = pytest.mark.sglang
@@ -236,6 +237,44 @@ def test_lookups_gets_and_sets_run_beside_one_another(start: Start) -> None:
     assert not wrong
     assert stack.backend.hub.flush(5.0)
     assert not any(stack.backend.hub.counts().values())
+
+
+def test_pages_that_move_leave_nothing_open(start: Start) -> None:
+    """Public fault 21078: a descriptor stayed open for every transfer."""
+    stack = start()
+    keys, _ = stack.stored(4)
+    slots = stack.host_slots(4)
+    assert all(stack.take("v1", keys, slots))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(40):
+        assert all(stack.take("v1", keys, slots)) and all(stack.put("v1", keys, slots))
+    assert stack.backend.hub.flush(5.0)
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20
+    assert not any(stack.backend.hub.counts().values())
+
+
+def test_slow_writes_hold_up_no_read(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Public fault 21880: reads waited for one another and behind writes, which kept host pages pinned meanwhile."""
+    stack = start()
+    keys, _ = stack.stored(4)
+    others, slots, taken = stack.hashes(stack.tokens(40, 7)), stack.host_slots(44), 44 * PAGE
+    plainly = kvhub_nfs.DirectoryStore.write_sealed
+
+    def slowly(*given: Any, **more: Any) -> bool:
+        time.sleep(0.2)
+        return plainly(*given, **more)
+
+    monkeypatch.setattr(kvhub_nfs.DirectoryStore, "write_sealed", slowly)
+    writing = threading.Thread(target=stack.put, args=("v1", others, slots[4 * PAGE : taken]))
+    begun = time.monotonic()
+    writing.start()
+    time.sleep(0.1)
+    asked = time.monotonic()
+    assert all(stack.take("v1", keys, slots[: 4 * PAGE]))
+    answered = time.monotonic()
+    writing.join(30)
+    assert stack.backend.hub.flush(30.0)
+    assert answered - asked < 1.0 < time.monotonic() - begun, "40 writes of 0.2 s by 4 workers take 2 s"
 
 
 def test_more_pages_than_the_arena_holds_come_in_parts(start: Start) -> None:
