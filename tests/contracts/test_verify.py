@@ -54,6 +54,7 @@ def test_real_chunks_stay_and_scratch_is_removed(folder: Path, pool: dict[str, b
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "verified" and "stores.pool: " in done.stdout
     assert files(folder / "pool") == pool
+    assert not (folder / "pool/.kvhub").exists(), "nor do empty directories of housekeeping stay"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -74,6 +74,8 @@ class DirectoryMedium(Medium):
         with self._lock:
             for scratch in self._scratches.values():
                 scratch.remove()
+            if house := self._scratches.get(HOUSE):
+                house.remove_above()  # a look at a pool leaves nothing there
             self._scratches.clear()
 
     # -- chunks ------------------------------------------------------------------------------------------------------

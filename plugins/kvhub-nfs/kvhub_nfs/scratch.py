@@ -6,7 +6,7 @@ is known to be dead, which only the same kernel and pid namespace can know, othe
 """
 
 # Paths are strings here: building a Path costs as much as a system call on a local disk.
-# ruff: noqa: PTH103, PTH106, PTH108, PTH116
+# ruff: noqa: PTH103, PTH106, PTH108, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -78,7 +78,14 @@ class Scratch:
         self._numbers = itertools.count()
 
     def make(self) -> None:
-        os.makedirs(self.path, DIRECTORY_MODE, exist_ok=True)
+        for last in (False, False, True):
+            try:
+                os.makedirs(self.path, DIRECTORY_MODE, exist_ok=True)
+                return
+            except FileNotFoundError:
+                # Somebody took the empty directories above away meanwhile (`remove_above`).
+                if last:
+                    raise
 
     def fresh(self) -> str:
         """A path that nobody uses; thread-safe."""
@@ -107,6 +114,12 @@ class Scratch:
         """Remove the directory unless a writer that was written off still has a file in it."""
         with contextlib.suppress(OSError):
             os.rmdir(self.path)
+
+    def remove_above(self) -> None:
+        """Remove the directory of all scratches, and the one above it, where they are empty."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self.parent)
+            os.rmdir(os.path.dirname(self.parent))
 
 
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:

@@ -41,6 +41,27 @@ class TestDirectory(MediumContract):
         (leaf / f"{name_of(1, name[:4])}.kv").mkdir()
         assert [entry.name for entry in house.entries(HOME, name[:2])] == [name]
 
+    def test_looks_that_begin_and_end_at_once_take_nothing_from_one_another(self, tmp_path: Path) -> None:
+        problems: list[BaseException] = []
+
+        def look() -> None:
+            try:
+                for _ in range(60):
+                    house = DirectoryStore.medium(DirectoryStore.Config(root=tmp_path))
+                    house.now()
+                    assert house.claim("sweep", "me", 0.0) in (True, False)
+                    house.close()
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert problems == []
+        assert not (tmp_path / ".kvhub/.tmp").exists()
+
     def test_closing_leaves_no_file_of_its_own(self, house: Medium, tmp_path: Path) -> None:
         self.fill(house, 3)
         house.now()
