@@ -354,7 +354,7 @@ def _inside(provider: str, *names: str, chosen: str = "test_") -> None:
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--timeout", "120", *files, *arguments],
         env=_environment(provider, KVHUB_TEST_UCX_PROVIDER=provider), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-5000:]
+    assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 12, done.stdout[-2000:]
 
 
