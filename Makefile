@@ -16,7 +16,7 @@ TYPED := kvhub kvhub_pytest.py $(wildcard plugins/*/kvhub_* kernels/kvhub_* adap
 CORE_TESTS := $(wildcard tests plugins adapters/kvhub-front) $(addprefix --ignore ,tests/e2e tests/models tests/harness tests/sglang_e2e)
 JOBS ?= 3
 # Two halves of about the same time, the first beside what `make test` runs of SGLang.
-ENGINE_WHOLE := $(wildcard $(addprefix tests/e2e/test_e2e_,faults.py models.py pd.py))
+ENGINE_WHOLE := $(wildcard $(addprefix tests/e2e/test_e2e_,faults.py models.py pd.py stream.py))
 ENGINE_PARTS := $(wildcard kernels adapters/kvhub-vllm tests/models tests/harness) $(filter-out $(ENGINE_WHOLE),$(wildcard tests/e2e/test_*.py))
 
 .PHONY: demo demo-sglang demo-cross sglang test test-core test-beside test-alone test-vllm test-vllm-parts test-vllm-whole test-sglang test-sglang-short test-engines test-slow mutants docs test-packages test-nfs test-nfs-short lint venv engine models bench-kernels bench-sglang bench-lookup bench-stores bench-vllm bench-stream bench-codecs bench-wire clean
