@@ -106,7 +106,7 @@ def _value(field: Any, hint: Any, value: Any, path: str, report: Report) -> Any:
     converter = field.converter
     if converter is None:
         return fit(value, hint, path, report)
-    if Path in (hint, *typing.get_args(hint)):
+    if hint in (Path, Path | None):
         fit(value, hint, path, report)  # what a path's converter says of a number is not meant for operators
     if converter in (tuple, list, frozenset, set) and isinstance(value, str):
         raise Unfit(f"expected a list, found {found(value)}")
@@ -139,7 +139,7 @@ def _hold_each(fields: Mapping[str, Any], ready: dict[str, Any], path: str, repo
     """What can be said of each value by itself, where others are wrong or missing and there is no instance."""
     for name, value in ready.items():
         field = fields[name]
-        if field.validator is None or isinstance(field.converter, attrs.Converter):
+        if field.validator is None or value is None or isinstance(field.converter, attrs.Converter):
             continue
         try:
             field.validator(None, field, value if field.converter is None else field.converter(value))

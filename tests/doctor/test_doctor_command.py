@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,16 @@ def test_a_program_is_told_the_same(file: str, capsys: Any, monkeypatch: pytest.
     [found] = [each for each in told["findings"] if each["grade"] == "fail"]
     assert (found["where"], found["what"]) == ("machine", "memory")
     assert found["found"] and found["next"].startswith("lower capacity")
+
+
+def test_what_members_log_is_not_shown(tmp_path: Path) -> None:
+    pytest.importorskip("kvhub_tcp")
+    path = tmp_path / "wired.yaml"
+    path.write_text(FILE.replace("roles:", "transports: {wire: {use: tcp}}\nroles:").replace("[host]", "[host, wire]"))
+    command = [sys.executable, "-m", "kvhub.cli", "doctor", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "transport in use: 4 chunks came" in done.stdout, done.stdout + done.stderr
+    assert "wire.opened" not in done.stdout + done.stderr and "wire.paired" not in done.stdout + done.stderr
 
 
 def test_a_terminal_is_shown_it_by_place_with_the_next_step_below() -> None:

@@ -66,6 +66,7 @@ if [ $? = 0 ]; then  # as a condition itself it would run without `set -e`
     mapfile -t arguments </mnt/arguments
     [ -n "${arguments[0]}" ] || arguments=()
     mount -o remount,rw /mnt
+    : >/mnt/began
     "$PYTHON" -m pytest -p no:cacheprovider -q --timeout 300 --color no --basetemp /run/a/tests -o addopts= \
         --import-mode=importlib tests/uml/inside "${arguments[@]}"
     echo $? >/mnt/status

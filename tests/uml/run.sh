@@ -23,10 +23,11 @@ modules=$(echo /usr/lib/uml/modules/*)
 mkdir -p "$work/modules/lib/modules"
 ln -sfn "$modules" "$work/modules/lib/modules/$(basename "$modules")"
 printf '%s\n' "$@" >"$work/arguments"
-rm -f "$work/status"
+rm -f "$work/status" "$work/began"
 # Words K=V that the kernel does not know become the environment of its first process.
 timeout -k 5 "${KVHUB_TEST_SECONDS:-600}" linux.uml mem=1G root=/dev/root rootfstype=hostfs rootflags=/ ro quiet \
     init="$root/tests/uml/boot.sh" con=null con0=null,fd:1 con1=fd:0,fd:1 WORK="$work" REPOSITORY="$root" \
     PYTHON="$python" IMPORTS="${PYTHONPATH:-$root:$root/plugins/kvhub-nfs}" </dev/null 2>&1 | tr -d '\r' || true
-[ -f "$work/status" ] || { echo "nfs tests were not run: the boot did not get as far as the tests"; exit 78; }
+[ -f "$work/began" ] || { echo "nfs tests were not run: the boot did not get as far as the tests"; exit 78; }
+[ -f "$work/status" ] || { echo "nfs tests began and did not come to an end within ${KVHUB_TEST_SECONDS:-600} s"; exit 1; }
 exit "$(cat "$work/status")"

@@ -233,6 +233,7 @@ class DirectoryMedium(Medium):
         return f"{self._root}/{space}/{name[:2]}/{name[2:4]}/{name}{SUFFIX}"
 
     def _inside(self, folder: str, name: str) -> str:
+        self._scratch(HOUSE)  # so that the house is not empty, and nobody who closes takes it away
         os.makedirs(f"{self._house}/{folder}", DIRECTORY_MODE, exist_ok=True)
         return f"{self._house}/{folder}/{name}"
 
